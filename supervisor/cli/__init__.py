@@ -1,1 +1,1 @@
-"""The command line: one module per verb, imported lazily."""
+"""The command line. Each verb is a module, imported lazily."""

@@ -1,6 +1,6 @@
-"""Watch a run, a log file, a folder of logs, a process, or a pipe. Start, signal and write nothing there.
+"""Watch a run, a log file, a folder of logs, a process, or a pipe. Nothing there is started, signaled or written.
 
-With --adopt: start a new keeper for the living processes of a run whose keeper died.
+With --adopt: start a new keeper for the surviving processes of a run whose keeper died.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_foreign(target: str) -> bool:
-    """Check whether the target is not a stoker run: a log, a folder of logs, a pid, a pipe. Digits are a pid if that process exists."""
+    """Check whether the target is a log, folder, pid or pipe, not a stoker run. Digits are a pid if that process exists."""
     path = Path(os.path.expanduser(target))
     if path.is_dir():
         return not is_run_directory(path)
@@ -126,7 +126,7 @@ def _attach_run(paths: RunPaths, args: argparse.Namespace, appearance: Appearanc
 
 
 def adopt_run(paths: RunPaths) -> int:
-    """Adopt the live processes of a run. Exit 3 if that is refused, 0 if the run already has a keeper."""
+    """Adopt a run's live processes. Returns 3 if adoption is refused, 0 if the run already has a keeper."""
     from supervisor.keeper.base.job_secrets import asks_for, missing_secrets
     from supervisor.keeper.process.detach import KeeperDidNotStart
     from supervisor.keeper.process.takeover import NotAdopted, adopt, examine_adoption
@@ -150,9 +150,9 @@ def adopt_run(paths: RunPaths) -> int:
 
 
 def follow(paths: RunPaths, *, as_json: bool) -> int:
-    """Print a run's events until it ends.
+    """Print a run's events until it finishes.
 
-    Returns the run's own exit code; 0 if interrupted (the run continues); 6 if its keeper died meanwhile.
+    Returns the run's exit code, 0 if interrupted (the run continues), or 6 if its keeper died in the meantime.
     """
     from supervisor.views.headless.console import POLL_S
 

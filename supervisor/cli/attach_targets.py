@@ -1,4 +1,4 @@
-"""Find the target of ``stoker attach``: a log, a folder with one job's logs, a process by pid, or a pipe."""
+"""Resolve the target of ``stoker attach``: a log, a folder with one job's logs, a process (by pid), or a pipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from supervisor.text.decode import HEAD_BYTES, is_packed, plain_chunks, shell_wo
 from supervisor.text.prefixes import Origin, origin_of_path
 
 FREE_BYTES = 1 << 30
-"""Unpacking a log leaves at least this much disk space free."""
+"""Unpacking a log stops before the free disk space drops below this many bytes."""
 LOOK_BYTES = 1 << 26
 NOT_UNPACKED = "its log was not unpacked to its end"
 
@@ -38,9 +38,9 @@ Found = tuple[Target, Callable[[], JobEvidence]]
 
 
 def resolve(target: str, run: RunPaths) -> Found:
-    """Resolve a typed `target`, and how to read it for a verdict. A packed log is unpacked into the run directory.
+    """Resolve the `target` the user typed and how to read it for a verdict, unpacking packed logs into the run directory.
 
-    It does not check yet whether a process still writes the logs. That check walks over all processes.
+    Whether a process still writes to the logs is checked later, because that means walking every process.
 
     Raises:
         BadInputError: there is nothing to watch, or a folder holds logs of several jobs; one line.
@@ -101,7 +101,7 @@ def _logs(path: Path, typed: str, run: RunPaths) -> Found:
 
 
 def _unpack(source: str, plain: Path) -> bool:
-    """Write a plain copy of a gzip or UTF-16 log, because views read only files in the run directory. Return whether it is complete."""
+    """Unpack a gzip or UTF-16 log for the views, which read only the run directory. Return whether it is complete."""
     torn: list[bool] = []
     written = due = 0
     try:
@@ -121,7 +121,7 @@ def _unpack(source: str, plain: Path) -> bool:
 
 
 def _is_packed(path: str) -> bool:
-    """Check whether a log must be unpacked to be read."""
+    """Check whether a log has to be unpacked before it can be read."""
     try:
         with open_regular(path) as file:
             return is_packed(file.read(HEAD_BYTES))
@@ -191,10 +191,10 @@ _NOT_OF_A_JOB = re.compile(
 
 
 def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
-    """Return a line about a folder with logs of several trainings and how to attach to one, or "" if they may be one job's.
+    """If a folder holds logs from several training jobs, return a line that says how to attach to one, otherwise "".
 
-    The names decide, without the words for a rank, a node, a task, a stream or an attempt. If names differ in numbers alone,
-    the start times decide. A list of packages or a profile in a run's own folder is not a training.
+    Jobs are distinguished by file name, ignoring words for a rank, node, task, stream or attempt. If names differ only in
+    numbers, start times decide. A package list or a profile in a run's own folder does not count as a training job.
     """
     names = {log.path: os.path.relpath(log.path, os.path.realpath(folder)) for log in logs}
     groups: dict[tuple[str, ...], list[ObservedLog]] = {}
@@ -213,7 +213,7 @@ def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
 
 
 def _job_of(name: str, origin: Origin) -> tuple[str, ...]:
-    """Return the words of a log's name that identify its job, or nothing if there are none."""
+    """Return the words in a log's name that identify its job. The result is empty if there are none."""
     if origin.local_rank is not None:
         return ()  # torchrun's own tree
     if origin.node is not None:
@@ -226,7 +226,7 @@ def _job_of(name: str, origin: Origin) -> tuple[str, ...]:
 def _are_apart(
     one: tuple[tuple[str, ...], list[ObservedLog]], other: tuple[tuple[str, ...], list[ObservedLog]]
 ) -> bool:
-    """Check whether two groups of logs belong to two jobs."""
+    """Check whether two groups of logs belong to different jobs."""
     if [word for word in one[0] if not word.isdigit()] != [word for word in other[0] if not word.isdigit()]:
         places = [log.origin for log in (*one[1], *other[1])]
         # Words that differ may be host names of one job. Then each log has a rank, and no rank occurs twice.
@@ -238,7 +238,7 @@ def _are_apart(
 
 
 def _is_training(log: ObservedLog) -> bool:
-    """Check whether a log shows progress at its start or end, or ends in a traceback. Assume it if packed."""
+    """Check whether a log's head or tail shows progress, or its tail a traceback. Packed logs are assumed to."""
     from supervisor.sources.metrics import MetricReader
 
     if _is_packed(log.path):

@@ -96,7 +96,7 @@ _PLAIN_MARKS: Final = {**_MARKS, FindingLevel.OK: "+", FindingLevel.INFO: "-"}
 
 
 def look(context: CheckContext, parsed: ParsedRun) -> list[Finding]:
-    """Run the checks that take milliseconds before a start, and with ``--deep`` those that take seconds."""
+    """Run the pre-start checks that take milliseconds and, with ``--deep``, those that take seconds."""
     found = (
         unmeasured_finding(context.spec) + nodes_finding(context.spec, parsed) + run_checks(BEFORE, context)
     )
@@ -143,13 +143,13 @@ def check_alone(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int
 
 
 def this_machine() -> JobSpec:
-    """Return a job with a single process, so that the checks cover only the machine."""
+    """Return a dummy single-process job, so that only the machine is checked."""
     spec = JobSpec("machine", EntryKind.COMMAND, "true", nproc_per_node=1)
     return replace(spec, retry=replace(spec.retry, enabled=False), cwd=str(Path.cwd()))
 
 
 def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
-    """Warn that nodes that do not share a run directory cannot see each other."""
+    """Warn if several nodes have no shared run directory, since they cannot see each other without one."""
     if not spec.several_nodes or parsed.flag("run_dir"):
         return []
     what = (
@@ -159,12 +159,12 @@ def nodes_finding(spec: JobSpec, parsed: ParsedRun) -> list[Finding]:
 
 
 def unmeasured_finding(spec: JobSpec) -> list[Finding]:
-    """Warn that this run is not measured because of an earlier run of the script."""
+    """Warn if this run is not measured because of an earlier run of the script."""
     return [warn("instrument", text) for text in spec.notes if text.startswith(NOT_MEASURED)]
 
 
 def print_findings(findings: Sequence[Finding], appearance: Appearance, *, fixes: bool = False) -> None:
-    """Print one line per check result. With `fixes`, add the remedy on the next line."""
+    """Print one line per check result. If `fixes` is true, follow it with the suggested fix on its own line."""
     tr = words_in(appearance.spoken)
     marks, arrow = (_PLAIN_MARKS, "->") if appearance.ascii else (_MARKS, "→")
     for finding in findings:

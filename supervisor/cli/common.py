@@ -1,4 +1,4 @@
-"""Code shared by several verbs: a parser with one-line errors, common flags, refusals, the app's appearance."""
+"""Code shared by several verbs: a parser with one-line errors, common flags, refusals, and the app's appearance."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 3
 MOST_BYTES = 1 << 20
 MOST_CELLS = 60
-"""A longer table cell shifts only its own row."""
+"""Maximum column width. A longer cell pushes out only its own row."""
 WITH_LOG = f"{__package__}.detached"
-"""The module that starts a detached keeper and writes the console's lines to a file."""
+"""The module to start for a detached keeper that also writes console output to a file."""
 PROGRAM = __package__.rpartition(".")[0]
-"""The name of this program for ``python -m``."""
+"""This program's name, as passed to ``python -m``."""
 
 
 def has_terminal() -> bool:
-    """Check whether a person can read and answer here."""
+    """Check whether stdin and stdout are a terminal, so a person can read and answer."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def says_yes(question: str) -> bool:
-    """Ask on the terminal. Any answer but y or yes means no."""
+    """Ask a yes/no question on the terminal. Anything other than y or yes means no."""
     terminal = sys.stdout if sys.stdout.isatty() else sys.stderr  # works under `2>err.log` too
     say(f"{question} [y/N] ", file=terminal, end="", flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for the folder of runs."""
+    """Add the ``--runs-dir`` flag."""
     parser.add_argument(
         "--runs-dir", metavar="DIR", help="folder of runs (default: $STOKER_RUNS_DIR, else ./runs)"
     )
@@ -60,10 +60,10 @@ ACTED_ON = "a path, an id, a name, or 3 or more characters of an id in this fold
 
 
 def named_run(text: str | None, folder: str | None) -> RunPaths:
-    """Return the run that the user named. With --runs-dir (`folder`), runs elsewhere are found only by path.
+    """Return the run the user named. If `folder` (--runs-dir) is given, runs elsewhere are found only by path.
 
     Raises:
-        RunNotFound: none or several match. Every verb reports this in one line.
+        RunNotFound: no run or more than one run matches. Every verb reports this in one line.
     """
     from supervisor.run.index import find_run, runs_dir
 
@@ -71,10 +71,10 @@ def named_run(text: str | None, folder: str | None) -> RunPaths:
 
 
 def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: bool = True) -> RunPaths:
-    """Return the named run, or else one in the runs folder (`folder`: --runs-dir), to act on.
+    """Return the run to act on: the one the user named, or else one in the runs folder (`folder` is --runs-dir).
 
     Raises:
-        RunNotFound: see `named_run`. Also if the only candidates are in other folders and must be named.
+        RunNotFound: as in `named_run`; also if the only candidates are in other folders and must be named explicitly.
     """
     from supervisor.run.index import RunNotFound, find_run, known_runs, runs_dir
 
@@ -89,25 +89,25 @@ def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: boo
 
 
 def add_recorded_run(parser: argparse.ArgumentParser, acted_on: str = "") -> None:
-    """Add the argument for the run to read or act on (`acted_on`: the default run), and the folder of runs."""
+    """Add ``--runs-dir`` and the argument for the run to read, or to act on (`acted_on` describes the default run)."""
     what = f"{ACTED_ON}; nothing: {acted_on}" if acted_on else f"{READ}; nothing: the newest run"
     parser.add_argument("run", nargs="?", metavar="RUN", help=what)
     add_runs_dir(parser)
 
 
 def add_scope(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the scope of listed runs: the same for `stoker` and `stoker runs`."""
+    """Add the flags that limit which runs are listed, shared by `stoker` and `stoker runs`."""
     add_runs_dir(parser)
     parser.add_argument("--all", action="store_true", help="also list your runs in other folders")
 
 
 def say(*lines: str, file: TextIO | None = None, end: str = "\n", flush: bool = False) -> None:
-    """Print to stdout, or to `file`. Each argument becomes one line, whatever texts it contains."""
+    """Print to stdout or to `file`. Each argument becomes exactly one line, whatever it contains."""
     print("\n".join(map(printable, lines)), file=file, end=end, flush=flush)
 
 
 def say_table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> None:
-    """Print rows in columns as wide as needed. `right` are the right-aligned columns."""
+    """Print rows as a table with columns as wide as their contents. Columns in `right` are right-aligned."""
     shown = [[*map(printable, row)] for row in rows]
     widths = [min(max(map(len, column)), MOST_CELLS) for column in zip(*shown, strict=True)]
     for row in shown:
@@ -119,12 +119,12 @@ def say_table(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> None
 
 
 def say_json(value: object) -> None:
-    """Print an object on one line of JSON."""
+    """Print an object as a single line of JSON."""
     print(ascii_json(json.dumps(value, separators=(",", ":"))))
 
 
 def say_crash(*found: Any) -> None:
-    """Print an internal error with its traceback on stderr, redacted. `found` are the arguments of `sys.excepthook`; none: the current exception."""
+    """Print a redacted traceback to stderr. `found` is what `sys.excepthook` receives; by default, the current exception."""
     import traceback
 
     from supervisor.text.redact import redact_text
@@ -134,7 +134,7 @@ def say_crash(*found: Any) -> None:
 
 
 def complain(verb: str, why: str | Exception, code: int | None = None) -> int:
-    """Print one redacted line on stderr, or one per error of a `JobError`. Returns `code`, else the error's own code, else 2."""
+    """Print a redacted line to stderr, or one per `JobError` line. Returns `code`, or else the error's own code, or else 2."""
     from supervisor.text.redact import redact_text
 
     first, *more = why.lines if isinstance(why, JobError) else (str(why),)
@@ -145,10 +145,10 @@ def complain(verb: str, why: str | Exception, code: int | None = None) -> int:
 
 
 def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
-    """Wait for `timeout_s`, or until the descriptor `source` is readable.
+    """Wait for `timeout_s`, or until the file descriptor `source` is readable.
 
     Raises:
-        BrokenPipeError: the reader of stdout has left. A write would fail too, but may be hours away.
+        BrokenPipeError: the reader of stdout is gone. The next write would fail too, but it may be hours away.
     """
     import select  # only verbs that wait need it
 
@@ -184,19 +184,19 @@ def console_on_stdout(run: RunPaths, *, as_json: bool) -> ConsoleView:
 
 
 def refuse(verb: str, what: str, reasons: Iterable[str]) -> int:
-    """Print one line per reason. Returns 3, the exit code for a refusal before any action."""
+    """Print one line per reason. Returns 3, the exit code for refusing before anything was done."""
     for reason in reasons:
         complain(verb, f"{what}: {reason}")
     return EXIT_REFUSED
 
 
 def user_settings(env: Mapping[str, str]) -> Path:
-    """Return the user's settings file: ``$XDG_CONFIG_HOME/stoker/config.toml``, else below ``~/.config``."""
+    """Return the path of the user's settings: ``stoker/config.toml`` under ``$XDG_CONFIG_HOME`` or ``~/.config``."""
     return Path(xdg_home(env, "CONFIG", ".config"), "stoker", "config.toml")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser with one-line errors, a hint about the nearest flag, and no abbreviations."""
+    """An `ArgumentParser` with one-line errors that suggests the closest flag and disallows abbreviations."""
 
     def __init__(self, *, prog: str, description: str | None = None) -> None:
         summary, _, _rest = (description or "").partition("\n\n")
@@ -206,7 +206,7 @@ class Parser(argparse.ArgumentParser):
         print(message, file=file, end="", flush=True)  # argparse would swallow the error
 
     def error(self, message: str) -> NoReturn:
-        """Print one line to stderr and exit with 2."""
+        """Print one line to stderr and exit with code 2."""
         unknown = re.search(r"unrecognized arguments: (\S+)", message)
         hint = f"`{self.prog} --help` lists what it takes"
         if unknown:
@@ -222,7 +222,7 @@ class Parser(argparse.ArgumentParser):
 def own_words(
     parser: argparse.ArgumentParser, argv: Sequence[str], actions: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Split ``stoker VERB ACTION [flags] WORDS`` into the verb's own words and those for ``stoker run``."""
+    """Split ``stoker VERB ACTION [flags] WORDS`` into the verb's own arguments and those for ``stoker run``."""
     values = {
         option: action.nargs != 0
         for action in parser._actions  # noqa: SLF001 - argparse has no other list of them
@@ -291,7 +291,7 @@ def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def own_rules() -> tuple[OwnSignature, ...]:
-    """Return the ``[[signature]]`` tables of ./stoker.toml and the user's settings. The nearest wins per id.
+    """Return the ``[[signature]]`` tables from ./stoker.toml and the user's settings; for duplicate ids, the former wins.
 
     Raises:
         JobError: a file cannot be read, or a table is invalid.
@@ -307,7 +307,7 @@ def own_rules() -> tuple[OwnSignature, ...]:
 
 
 def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
-    """Return a table of a settings file, checked as in `stoker run`, or nothing if missing. `whole`: check the entire file.
+    """Return a table of a settings file, checked as in `stoker run`, or {} if missing. If `whole`, check the whole file.
 
     Raises:
         JobError: the file has errors, one line each.
@@ -317,7 +317,7 @@ def settings_table(path: Path, name: str, *, whole: bool) -> dict[str, Any]:
 
 
 def settings_in(path: Path, *, only: str) -> FileSettings | None:
-    """Return a settings file, checked as in `stoker run`; None if missing. `only` is the table to check; empty: all.
+    """Return a settings file, checked as in `stoker run`, or None if missing. `only` limits the check to one table.
 
     Raises:
         JobError: the file has errors, one line each.

@@ -1,4 +1,4 @@
-"""Explain settings: what each means and takes, its value, where the value came from, and what it overrode."""
+"""Explain settings: what each one means, what it accepts, its value, where that came from, and what it overrode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ the ranks (NCCL_DEBUG); without one all are listed, as `stoker run --show-config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments, for the page of commands."""
+    """Declare the verb's arguments for the command reference."""
     parser.add_argument("explain", choices=["explain"], help="the only action")
     parser.add_argument(
         "key",
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Explain the requested settings. Exit 0, or 2 for an unknown name or arguments that are not a job."""
+    """Explain the requested settings. Exit 0, or 2 if a name is unknown or the arguments do not describe a job."""
     if argv[:1] in (["-h"], ["--help"]):
         say(*USAGE.splitlines())
         return 0
@@ -73,7 +73,7 @@ def _explain(key: str | None, words: list[str]) -> int:
 
 
 def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
-    """Print each setting with its value and origin, then each variable that a launch changes and why."""
+    """Print every setting with its value and origin, then every variable changed at launch and why."""
     changed = variables(spec, env)
     if as_json:
         rows = []
@@ -92,7 +92,7 @@ def show_all(spec: JobSpec, env: Mapping[str, str], *, as_json: bool) -> int:
 
 
 def show_one(told: Mapping[str, Any], *, as_json: bool) -> int:
-    """Print a setting's meaning, value and origin, then its allowed values and the values it overrode."""
+    """Print a setting's meaning, value and origin, followed by its allowed values and the values it overrode."""
     if as_json:
         say_json(told)
         return 0

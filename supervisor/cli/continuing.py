@@ -1,6 +1,6 @@
 """Start the next attempt of a run with no live process: it failed, was stopped or lost, or its machine rebooted.
 
-Print what the next attempt runs, and on a terminal ask before starting it. It continues from a checkpoint, like any restart.
+Print what the next attempt will run and, on a terminal, ask first. Like any restart, it resumes from a checkpoint.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the verb. Exit 0 once the attempt is started (with --no-ui the run's own code), 3 if refused."""
+    """Run the verb. Exit 0 once the attempt has started (with --no-ui, the run's own code), or 3 if refused."""
     appearance = appearance_from(vars(args), os.environ)
     paths = RunPaths(Path(os.path.realpath(acted_on(VERB, args.run, args.runs_dir).root)))
     found = examine_continuation(paths)
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
-    """Return why the run may still have a live process, after listening and asking SLURM and the user."""
+    """Return reasons to suspect a live process, after listening for heartbeats and asking SLURM and the user."""
     if found.listen_to:
         host = found.listen_to
         say(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
@@ -130,7 +130,7 @@ def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
 
 
 def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
-    """Return why the next attempt may overwrite the run's saves, or "" if it is known how the script resumes."""
+    """Return why the next attempt may overwrite the run's saves, or "" if how the script resumes is known."""
     job, saved = state.answered_job(record.job), state.checkpoint
     is_known = job.retry.restart_from_scratch or resume_plan(job.knobs).how != "unknown"
     if saved is None or is_known or plan.resume or plan.resume_at is not None:
@@ -142,7 +142,7 @@ def _written_over(record: RunFile, state: RunState, plan: LaunchPlan) -> str:
 
 
 def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
-    """Return the run's state after learning how and why its newest attempt ended. Start and signal no process."""
+    """Determine how and why the latest attempt ended and return the run's state. No process is started or signaled."""
     open_ended = st.Launching | st.Running | st.Stopping | st.Ended | st.DiagnosedAs
     if not isinstance(state.condition, open_ended):
         return state
@@ -157,7 +157,7 @@ def _settled(paths: RunPaths, record: RunFile, state: RunState) -> RunState:
 
 
 def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> Iterator[str]:
-    """Yield one line each: how the run ended, and how the next attempt is changed and begins."""
+    """Yield lines that say how the run ended, what changes in the next attempt and where it begins."""
     view = state.attempt
     if view is None:
         return
@@ -185,10 +185,10 @@ def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> 
 
 
 def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
-    """Start the next attempt, unless there is a reason against it, and return once it begins.
+    """Start the next attempt and return once it begins, unless something speaks against starting it.
 
     Raises:
-        NotAdopted: there is a reason against it.
+        NotAdopted: the attempt is refused.
         KeeperDidNotStart, OSError: see `start_detached`.
     """
     offer, record = next_attempt(paths, env)
@@ -199,9 +199,9 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
 
 
 def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> tuple[Offer, RunFile | None]:
-    """Return a preview of a finished run's next attempt for a screen, with its job, or None if refused.
+    """Preview a finished run's next attempt for the TUI. Also returns its job, or None if the attempt is refused.
 
-    Write and start nothing. Refuse if a question must be asked first, which the verb does on a terminal.
+    Starts and writes nothing. Refuses if the user has to be asked something first; the verb asks on a terminal.
     """
     found = examine_continuation(paths)
     refusals = found.refusals

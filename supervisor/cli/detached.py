@@ -1,7 +1,7 @@
-"""Run a detached keeper, and alongside it write the console's lines to a file, as when there is no screen.
+"""Run a detached keeper and write the console output to a file, as in a run without the TUI.
 
-`keeper.process.detach` starts this module by name, which the command line passes on (`cli.common.WITH_LOG`), because the keeper itself
-imports no view.
+`keeper.process.detach` starts this module by name. The command line supplies the name (`cli.common.WITH_LOG`) because
+the keeper itself imports no view.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from supervisor.views.headless.console import ConsoleView
 
 BEGIN_S: Final = 1.0
-"""The view loads after the launcher starts. It reads the journal from its beginning, so it misses nothing."""
+"""Delay before the view is loaded, so the launcher starts first. Nothing is lost: it reads the journal from the start."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the job in `argv[0]` to its end. Return the exit code of the run."""
+    """Run the job in `argv[0]` to completion and return the run's exit code."""
     return carry(argv, beside=lambda run, record, keeper: ConsoleLog(run, record, keeper).finish)
 
 
 class ConsoleLog:
-    """Writes the console's lines of a run to a file of its artifacts, until `finish`."""
+    """Writes a run's console output to a file among its artifacts until `finish` is called."""
 
     def __init__(self, run: RunPaths, record: RunFile, keeper: Keeper) -> None:
         self._run, self._record, self._keeper = run, record, keeper
@@ -54,7 +54,7 @@ class ConsoleLog:
         self._view.start()
 
     def finish(self, ended: bool) -> None:
-        """Write the remaining lines, and the run's summary if it has `ended`."""
+        """Write the remaining lines, followed by the run's summary if it has `ended`."""
         self._timer.cancel()
         if self._timer.ident is not None:
             self._timer.join()

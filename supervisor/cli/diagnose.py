@@ -38,7 +38,7 @@ HEADER_LINES = 20
 
 
 def main(argv: list[str]) -> int:
-    """Judge each path. Return the worst exit code: 10 a failure, 11 unknown, 0 healthy or stopped by a person, 2 bad input."""
+    """Diagnose each path. Return the worst exit code: 10 failure, 11 unknown, 0 healthy or stopped by a person, 2 bad input."""
     parser = Parser(prog="stoker diagnose", description=__doc__)
     add_arguments(parser)
     args = parser.parse_intermixed_args(argv)  # switches are allowed between paths
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Judge paths and print. For the exit code see `main`."""
+    """Diagnose the paths and print the verdicts. See `main` for the exit code."""
     try:
         jobs = read_jobs([path_or_run(path) for path in args.paths], each=args.each, attempt=args.attempt)
     except BadInputError as error:
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
-    """Return the verdict on one job.
+    """Diagnose one job.
 
     Raises:
         BadInputError: the path is a single file that is not a log.
@@ -121,7 +121,7 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
 
 
 def _metric_rows(found: Examination) -> int:
-    """Count the progress rows at the ends of a job's logs. The metrics grammar knows more forms than the scan, and rows of one form count without words."""
+    """Count progress rows in log tails: lines the metrics grammar (wider than the scan's) reads, or wordless uniform rows."""
     from supervisor.sources.metrics import MetricReader
 
     rows = 0
@@ -149,7 +149,7 @@ def _text_lines(
 
 
 def _seen_before(path: str, attempt: int, verdict: Verdict) -> list[str]:
-    """Return one line about the other attempts of this run with the same failure, or no line."""
+    """Return a line naming the run's other attempts with the same failure. The list is empty if there are none."""
     from supervisor.run.journal import read_state  # only a run has one
     from supervisor.run.paths import RunPaths
 
@@ -159,7 +159,7 @@ def _seen_before(path: str, attempt: int, verdict: Verdict) -> list[str]:
 
 
 def _translation(lang: str | None) -> Callable[[str], str]:
-    """Return the translation into the user's language. English loads no catalog."""
+    """Return a function that translates into the user's language. For English, no catalog is loaded."""
     names = ("STOKER_LANG", "LC_ALL", "LC_MESSAGES", "LANG")
     wanted = lang or next((os.environ[name] for name in names if os.environ.get(name)), "")
     if not wanted.lower().startswith("zh"):
@@ -183,7 +183,7 @@ def _code(verdict: Verdict) -> int:
 
 
 def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str]], CodeLine | None]:
-    """Read the lines around a cause from the file again, and the user's own code line in its traceback."""
+    """Reread the lines around a cause from the file and find the user's own code line in its traceback."""
     found: list[tuple[int, str]] = []
     try:
         with open_regular(path) as file:
@@ -214,7 +214,7 @@ _EARLIER = ("failure", "reason", "confidence", "rank", "title")
 
 
 def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, object]:
-    """Return the JSON object of one job. Keys are never removed within a schema version."""
+    """Convert a verdict to its JSON object. Within a schema version, keys are never removed."""
     import msgspec  # only JSON needs it: 20 ms
 
     told = msgspec.to_builtins(verdict)
@@ -226,7 +226,7 @@ def to_wire(path: str, attempt: int | None, verdict: Verdict) -> dict[str, objec
 
 
 def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
-    """Return the value of the key `jobs`: earlier jobs in the same file as the judged one."""
+    """Return the `jobs` value: earlier jobs found in the same file as the diagnosed one."""
     import msgspec
 
     found = []
@@ -239,7 +239,7 @@ def earlier_jobs_to_wire(jobs: Sequence[EarlierJob]) -> list[dict[str, object]]:
 
 
 def explanation_to_wire(found: Examination) -> dict[str, object]:
-    """Return the value of the key `explanation` (``--explain`` only): how a verdict was reached."""
+    """Return the `explanation` value, which says how the verdict was reached (``--explain`` only)."""
     facts, decision = found.facts, found.decision
     return {
         "candidates": [_candidate(item, facts) for item in facts.candidates],

@@ -1,4 +1,4 @@
-"""Export what a run recorded: the samples of its GPUs as CSV, as `nvidia-smi --query-gpu=… --format=csv` prints them, or a metric as a chart."""
+"""Export what a run recorded: GPU samples as CSV, in the format of `nvidia-smi --query-gpu=… --format=csv`, or a metric as a chart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MISSING: Final = "[N/A]"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A measured column: nvidia-smi's name and unit, the value's series name, and its divisor."""
+    """A measured column: its name and unit in nvidia-smi, the series that has the value, and the divisor to apply."""
 
     name: str
     unit: str
@@ -37,7 +37,7 @@ class Column:
 
     @property
     def head(self) -> str:
-        """Return the column's title as in nvidia-smi's first line."""
+        """Return the column title as it appears in nvidia-smi's header line."""
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
     def cell(self, number: float | None, *, with_unit: bool) -> str:
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the rows or draw the chart. Exit 2 without the run or GPU samples, 1 with nothing to draw."""
+    """Write the rows or draw the chart. Exit 2 if there is no such run or no GPU samples, 1 if there is nothing to draw."""
     paths = named_run(args.run, args.runs_dir)
     if args.chart:
         return _draw(paths, args.metric)
@@ -130,7 +130,7 @@ def _rows(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, 
 
 
 def _averages(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound], *, with_unit: bool) -> None:
-    """Write the means over the samples that have a value: first for each GPU, then for all."""
+    """Write per-GPU means, then the mean over all GPUs. Samples without a value are skipped."""
     sums: dict[str, dict[str, list[float]]] = {}
     counts: dict[str, int] = {}
     for sample in samples:
@@ -154,7 +154,7 @@ def _averages(to: TextIO, samples: Iterator[Sample], names: dict[str, GpuFound],
 
 
 def _writer(to: TextIO) -> Callable[[Sequence[str]], object]:
-    """Return a writer of rows in nvidia-smi's style, with a space after each comma."""
+    """Return a function that writes rows in nvidia-smi's style, with a space after each comma."""
     line = csv.writer(to, lineterminator="\n")
 
     def write(cells: Sequence[str]) -> object:
@@ -165,7 +165,7 @@ def _writer(to: TextIO) -> Callable[[Sequence[str]], object]:
 
 
 def _known(names: dict[str, GpuFound], key: str) -> tuple[str, str]:
-    """Return the name and the UUID of a GPU."""
+    """Return a GPU's name and UUID."""
     found = names.get(key)
     return (found and found.name) or MISSING, (found and found.uuid) or MISSING
 

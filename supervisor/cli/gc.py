@@ -32,7 +32,7 @@ _LIMIT = re.compile(r"(\d+(?:\.\d+)?)(h|d|w|mb|gb|tb|)", re.IGNORECASE)
 
 
 class OldRun(NamedTuple):
-    """A run beyond the limits, and why. `kept` says why it stays anyway, empty if it is deleted. `size`: bytes on disk."""
+    """A run beyond the limits and the `reason`. `kept` says why it stays anyway ("" if deleted); `size` is bytes on disk."""
 
     row: RunRow
     size: int
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List the deletions with reasons, then delete. Exit 1 if some failed, or 2 if limits are missing or invalid."""
+    """List what will be deleted and why, then delete it. Exit 1 if a deletion failed, 2 if limits are missing or invalid."""
     place, own = runs_dir(args.runs_dir, os.environ), user_settings(os.environ)
     here = settings_table(Path("stoker.toml"), "runs", whole=False)
     limits = limits_of(args.keep or {**settings_table(own, "runs", whole=True), **here}.get("keep", ""))
@@ -87,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def limits_of(text: str) -> dict[str, float]:
-    """Parse the limits on age (seconds), number and size (bytes) of kept runs, such as ``90d 500 50GB``.
+    """Parse limits on the age (in seconds), number and size (in bytes) of kept runs, such as ``90d 500 50GB``.
 
-    JobError: the limits are missing or invalid.
-        JobError: there is none, or one is invalid.
+    Raises:
+        JobError: there are no limits, or one is invalid.
     """
     words, found = text.replace(",", " ").split(), dict[str, float]()
     for word in words:
@@ -106,7 +106,7 @@ def limits_of(text: str) -> dict[str, float]:
 def old_runs(
     rows: Sequence[RunRow], limits: Mapping[str, float], now: float, *, with_checkpoints: bool
 ) -> list[OldRun]:
-    """Return the runs of a folder beyond the limits, newest first. A run stays if a kept run was started from it."""
+    """Return a folder's runs beyond the limits, newest first. A run stays if a kept run was started from it."""
     most_s, most, most_bytes = (limits.get(kind, math.inf) for kind in ("age", "number", "size"))
     old, total = dict[str, OldRun](), 0
     for at, row in enumerate(rows):
@@ -128,7 +128,7 @@ def old_runs(
 
 
 def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
-    """Return why an old finished run stays: its folder is not ours or holds files not written by stoker; empty: no reason."""
+    """Return why an old finished run stays: its folder is not ours or holds files stoker did not write. "" if it can go."""
     if (refusals := check_folder(run).refusals) or with_checkpoints:
         return next(iter(refusals), "")
     try:
@@ -144,7 +144,7 @@ def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
 
 
 def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
-    """Yield the readable entries in a run's folder with mode and bytes on disk. Do not follow links."""
+    """Yield each readable entry in a run's folder with its mode and bytes on disk. Links are not followed."""
     for folder, folders, names in os.walk(run.root):
         for name in (*folders, *names):
             with contextlib.suppress(OSError):
@@ -153,7 +153,7 @@ def _entries(run: RunPaths) -> Iterator[tuple[Path, int, int]]:
 
 
 def _names(row: RunRow) -> set[str]:
-    """Return the names in all paths given to a run's job and its attempts, and in the targets of links."""
+    """Return every path component in the arguments of a run's job and attempts, including the targets of links."""
     words = [word for each in row.state.attempts for word in (each.resume or "", *each.argv)]
     with contextlib.suppress(BadRunFile):
         job = read_run_file(row.run.run_json).job

@@ -1,6 +1,6 @@
-"""Complete and report a node's place if a scheduler started ``stoker run`` on each node of its job.
+"""Fill in and report a node's place if a scheduler ran ``stoker run`` on every node of its job.
 
-A requeued job continues its earlier run, because the user sees one run.
+A requeued job continues its earlier run, since to the user it is the same run.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MAX_REQUEUES = 3
 
 
 def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
-    """Add this node's place to the command line, if a scheduler started it on each node and the place is not given.
+    """Add this node's place to the command line if a scheduler started it on every node and no place was given.
 
     Raises:
-        JobError: the same job would be started several times.
+        JobError: the same job would be started more than once.
     """
     place = scheduler_of(env).place
     if place is None or parsed.help or parsed.entry_kind is EntryKind.COMMAND:
@@ -57,7 +57,7 @@ def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
 
 
 def missing_flags(parsed: ParsedRun, place: Place) -> Iterator[tuple[str, str]]:
-    """Yield torchrun's flags for a node's place, by key, except those given on the command line."""
+    """Yield the (key, value) torchrun flags for a node's place that are not already on the command line."""
     if parsed.launcher("nnodes") is None:
         yield "nnodes", str(place.nodes)
     if parsed.launcher("node_rank") is None:
@@ -68,17 +68,17 @@ def missing_flags(parsed: ParsedRun, place: Place) -> Iterator[tuple[str, str]]:
 
 
 def _folder(parsed: ParsedRun, env: Mapping[str, str], place: Place) -> Path:
-    """Return one folder for all nodes of a step. A job's first step is number 0, even after a job restart."""
+    """Return the folder shared by all nodes of a step. A job's first step is always 0, even after a requeue."""
     scheduler, step = scheduler_of(env), place.step
     name = f"{scheduler.name.lower()}-{scheduler.job}" + ("" if step in {"", "0"} else f"-{step}")
     return runs_dir(parsed.flag("runs_dir"), env) / name
 
 
 def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | None:
-    """Continue the run of a job that its scheduler restarted. Return None if there is none to continue, so a new run starts.
+    """Continue the run of a job that the scheduler restarted, or return None to start a new run if there is none.
 
     Raises:
-        JobError: node 0 does not continue the run in time.
+        JobError: node 0 did not continue the run in time.
     """
     scheduler = scheduler_of(env)
     if not scheduler.starts or not parsed.switch("no_ui") or parsed.switch("dry_run"):
@@ -111,7 +111,7 @@ def requeued(parsed: ParsedRun, spec: JobSpec, env: Mapping[str, str]) -> int | 
 
 
 def _run_before(parsed: ParsedRun, scheduler: Scheduler, env: Mapping[str, str]) -> RunPaths | None:
-    """Return the newest run started by this job."""
+    """Return the most recent run started by this job, or None."""
     if named := parsed.flag("run_dir"):
         run = RunPaths(Path(named).absolute())
         return run if is_run_directory(run.root) else None
@@ -139,7 +139,7 @@ def _job_of(run: RunPaths) -> str | None:
 
 
 def _starts_without_progress(run: RunPaths) -> int:
-    """Count the keeper starts since the newest committed checkpoint, excluding the start that led to it."""
+    """Count keeper starts since the latest committed checkpoint, not counting the start that produced it."""
     count = 0
     for fact in facts_in(run.node().journal):
         if isinstance(fact, ev.CheckpointCommitted):

@@ -1,4 +1,4 @@
-"""Make a job file for a script you have, and start it. Ask only for what cannot be found out."""
+"""Make a job file for a script you have, and start it. Only asks what it cannot find out by itself."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ With --yes nothing is asked. No file is ever overwritten."""
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb. Return 0 once the file exists, or the exit code of the started run."""
+    """Run the verb. Return 0 once the file exists, or the exit code of the run if one was started."""
     from supervisor.cli.job_inputs import parse_words
 
     try:
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
 
 
 def guide(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> int:
-    """Ask for missing values, write the file, and propose to start it.
+    """Ask for missing values, write the file, and offer to start the job.
 
     Raises:
         JobError: the given values do not work, or the file exists.
@@ -96,7 +96,7 @@ def _start(file: str, parsed: ParsedRun) -> int:
 
 
 def _ask_all(start: GuidedStart, tr: Tr) -> None:
-    """Ask plain questions, one line per answer. On a terminal, ask again after a wrong answer."""
+    """Ask plain questions, each answered on one line. On a terminal, repeat a question after an invalid answer."""
     for line in start.around.lines():
         _say(f"· {tr(line)}")
     shown: Found | None = None
@@ -117,7 +117,7 @@ def _ask_all(start: GuidedStart, tr: Tr) -> None:
 
 
 def _ask(question: Question, tr: Tr) -> str:
-    """Read one answer. Raises JobError at the end of the input."""
+    """Read one answer. Raises JobError at end of input."""
     _say(f"? {tr(question.text)}")
     for number, option in enumerate(question.options, start=1):
         _say(f"  {number}  {option.value}{f'  {tr(option.text)}' if option.text else ''}")
@@ -138,7 +138,7 @@ def _ask(question: Question, tr: Tr) -> str:
 
 
 def _yes(question: str) -> bool:
-    """Ask on the terminal. An empty answer means yes, the end of input means no."""
+    """Ask a yes/no question on the terminal. An empty answer means yes; end of input means no."""
     say(f"? {question} [Y/n] ", end="", flush=True)
     line = sys.stdin.readline()
     return line.strip().lower() in {"", "y", "yes"} and bool(line)
@@ -165,7 +165,7 @@ SKIPPED = frozenset(
 
 
 def guided_start(choices: Choices, env: Mapping[str, str], cwd: Path) -> GuidedStart:
-    """Return a guided start in a folder.
+    """Create the guided start for a folder.
 
     Raises:
         JobError: a given value does not work.
@@ -183,7 +183,7 @@ def guided_start(choices: Choices, env: Mapping[str, str], cwd: Path) -> GuidedS
 
 
 def look_around(env: Mapping[str, str], cwd: Path) -> Around:
-    """Find the folder's scripts and names, the GPUs, SLURM, and the Python with torch. Run or import no script."""
+    """Find the folder's scripts and names, the GPUs, SLURM, and a Python that has torch. No script is run or imported."""
     installed = shutil.which("sbatch", path=env.get("PATH")) is not None
     names = frozenset(islice(_names(cwd), MOST_NAMES))
     slurm = slurm_of(env, installed=installed)
@@ -191,7 +191,7 @@ def look_around(env: Mapping[str, str], cwd: Path) -> Around:
 
 
 def _sources(cwd: Path) -> Iterator[str]:
-    """Yield Python files in the folder, then in its subfolders."""
+    """Yield the Python files in the folder, then those in its subfolders."""
     folders = []
     for name in sorted(islice(_names(cwd), MOST_NAMES)):
         if _is_source(cwd, name):
@@ -224,10 +224,10 @@ def _torch_here(env: Mapping[str, str]) -> str:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a new file, completely or not at all, never over an existing one.
+    """Write a new file atomically, never overwriting an existing one.
 
     Raises:
-        JobError: the name is taken, or the folder cannot be written.
+        JobError: the name is taken, or the folder is not writable.
     """
     try:
         if not create(path, text.encode()):

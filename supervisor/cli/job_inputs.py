@@ -1,4 +1,4 @@
-"""Turn the arguments of ``stoker run`` into a job: open the files that the pure package only parses."""
+"""Turn the arguments of ``stoker run`` into a job. Opens the files, which the pure package only parses."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PRESET_SUFFIXES = ("", ".toml", ".py", ".yaml", ".yml")
 
 
 def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[Flag] = ()) -> ParsedRun:
-    """Parse only the arguments, without opening files. `more_own`: another verb's flags. Raises JobError."""
+    """Parse the arguments without opening any files. `more_own` holds another verb's flags. Raises JobError."""
     for word in argv:
         if not word.isprintable() and any(0xDC80 <= ord(char) <= 0xDCFF for char in word):
             raise JobError(f"{word!r}: not UTF-8, and so not to be kept in a run's records: rename it")
@@ -66,19 +66,19 @@ def parse_words(argv: Sequence[str], env: Mapping[str, str], more_own: Sequence[
 
 
 def load_job(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSpec:
-    """Open the job file, the settings files and the script, and resolve the job.
+    """Open the job file, settings files and script, and resolve the job.
 
     Raises:
-        JobError: a file is missing or unreadable, a key is unknown, or a batch does not divide.
+        JobError: a file is missing or unreadable, a key is unknown, or a batch does not divide evenly.
     """
     return _load(parsed, _job_file(parsed, cwd), env, cwd)
 
 
 def load_settings(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSpec:
-    """Return the job with all settings, including the screen's; if no script is given, the settings that apply to any job.
+    """Return the job with every setting, including the TUI's. Without a script, use the settings that apply to any job.
 
     Raises:
-        JobError: as `load_job`.
+        JobError: see `load_job`.
     """
     job_file = _job_file(parsed, cwd)
     if parsed.entry_kind is None and job_file is None:
@@ -88,10 +88,10 @@ def load_settings(parsed: ParsedRun, env: Mapping[str, str], cwd: Path) -> JobSp
 
 
 def load_draft(name: str, text: str, env: Mapping[str, str], cwd: Path) -> JobSpec:
-    """Return the job of a job file that has not been written yet.
+    """Resolve the job in a job file that has not been written yet.
 
     Raises:
-        JobError: as `load_job`.
+        JobError: see `load_job`.
     """
     draft = ConfigFile(name, parse_config(name, text.encode()), text)
     return _load(ParsedRun(), draft, env, cwd)
@@ -114,7 +114,7 @@ def _load(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, str]
 
 
 def _with_resume(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """Return the job with the resume option that the user gave for its script earlier, unless a setting gives one."""
+    """Add the resume option the user chose for this script earlier, unless a setting already specifies one."""
     known = None if is_declared(spec.knobs) else recalled(resume_question(spec), env)
     if known is None or not is_resume_answer(known.value):
         return spec
@@ -165,13 +165,13 @@ def _takes_checkpoint(spec: JobSpec) -> bool:
 
 
 def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
-    """Return the folder in which the run's own folder will be created."""
+    """Return the folder in which the run directory will be created."""
     named = parsed.flag("run_dir")
     return Path(named).absolute().parent if named else runs_dir(parsed.flag("runs_dir"), env)
 
 
 def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """Return the job without measurements, if its script got further without them earlier and no setting requests them."""
+    """Turn measurements off if this script got further without them before and no setting asks for them."""
     is_named = any(origin != "default" for _, origin in spec.sources("instrument.enabled"))
     since = unmeasured_since(spec, env) if not is_named else None
     if since is None or not is_measured(spec, {**env, **dict(spec.env)}):
@@ -200,7 +200,7 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
 
 
 def _nearest_script(named: str, cwd: Path) -> str | None:
-    """Return a script of that name one folder deeper, else the most similar name beside it, or None if neither exists."""
+    """Suggest a script of the same name one folder deeper, or the closest name in the folder. None if neither exists."""
     folder, name = os.path.split(named)
     try:
         deeper = islice((cwd / folder).glob("*/"), MOST_FOLDERS)
@@ -213,7 +213,7 @@ def _nearest_script(named: str, cwd: Path) -> str | None:
 
 
 def _shell_of(script: Path) -> str | None:
-    """Return the shell of a script from its first line, else from its name, or None for any other file."""
+    """Return a script's shell, judging by its first line or else its extension, or None if it is not a shell script."""
     first = (script_text(script) or "").partition("\n")[0]
     if first.startswith("#!"):
         program = re.search(r"\b(bash|sh|zsh|dash|ksh|fish)\s*(?:\s-\S*)*$", first)
@@ -225,7 +225,7 @@ def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
     """Return the ``[policy]`` table of a settings file or preset, with defaults for missing keys.
 
     Raises:
-        JobError: the file is missing, or one of its keys or values is wrong.
+        JobError: the file is missing, or has an invalid key or value.
     """
     inputs = JobInputs(
         parsed=ParsedRun(),
@@ -238,7 +238,7 @@ def policy_of(named: str, env: Mapping[str, str], cwd: Path) -> RetrySettings:
 
 
 def configs_dir() -> Path:
-    """Return the folder of presets: package data in a wheel, the repository's `configs` in a source tree."""
+    """Return the presets folder: package data in a wheel, the repository's `configs` in a source tree."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
@@ -270,7 +270,7 @@ def _job_file(parsed: ParsedRun, cwd: Path) -> ConfigFile | None:
 
 
 def _config_file(path: Path, name: str, what: str) -> ConfigFile:
-    """Read a settings file: `name` for messages about its keys, `what` for messages about the file."""
+    """Read a settings file. Messages call it `name` when they concern a key and `what` when they concern the file."""
     data = _read(path, MAX_CONFIG_BYTES, what)
     text, ours = data.decode("utf-8", "replace"), configs_dir() in path.parents
     return ConfigFile(name, parse_config(str(path), data), text, is_preset=ours)
@@ -302,7 +302,7 @@ def _read(path: Path, limit: int, what: str) -> bytes:
 
 
 def gpu_count(env: Mapping[str, str]) -> int:
-    """Return the number of GPUs visible to a job. Read the driver's own list, so no library is loaded."""
+    """Return the number of GPUs visible to a job. Reads the driver's own list, so no library is loaded."""
     visible = env.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])

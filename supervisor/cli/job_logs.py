@@ -1,4 +1,4 @@
-"""Find the files of a job: single logs, torchrun's tree, a run directory, per-node files, stdin."""
+"""Find a job's files: single logs, torchrun's tree, a run directory, per-node files, or stdin."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path
 
 FIRST_WORD_S = 1.0
-"""The first line must appear within 2 s. Starting a verb takes some 0.6 s of this on a busy machine."""
+"""The first line has to appear within 2 s, about 0.6 s of which a busy machine spends starting the verb."""
 MOST_PAUSE_S = 60.0
 MOST_FILES = 4096
 _LOG_NAMES = Lazy(
@@ -58,14 +58,14 @@ _SKIPPED_FOLDERS = frozenset(
 
 @dataclass
 class Reading:
-    """The file being read, and the number of bytes read so far, as stored if it is compressed."""
+    """The file being read and the number of bytes read so far (compressed bytes if it is compressed)."""
 
     path: str = ""
     seen: int = 0
 
     @contextlib.contextmanager
     def reported(self, verb: str, path: str) -> Iterator[None]:
-        """Report progress on stderr, ever more rarely, if reading takes long, until the context ends; `path` is read first."""
+        """Report slow reads on stderr at growing intervals until the context exits. `path` is the first file read."""
         self.path, done = path, threading.Event()
 
         def report() -> None:
@@ -85,11 +85,11 @@ READING = Reading()
 
 
 class BadInputError(ValueError):
-    """Raised for a path that cannot be diagnosed. The message gives the reason and the remedy."""
+    """A path cannot be diagnosed. The message says why and what to do about it."""
 
 
 def path_or_run(path: str) -> str:
-    """Return the path itself, or the directory of the run whose id it matches in whole or in part."""
+    """Return the path itself, or the directory of the run whose full or partial id it matches."""
     if path == "-" or os.path.lexists(path) or os.sep in path:
         return path
     from supervisor.run.index import RunNotFound, find_run, runs_dir
@@ -103,10 +103,10 @@ def path_or_run(path: str) -> str:
 def read_jobs(
     paths: Sequence[str], *, each: bool = False, attempt: int | None = None
 ) -> list[tuple[str, int | None, JobEvidence]]:
-    """Turn paths into jobs: (path as given, attempt or None, evidence). Files are opened when they are read.
+    """Turn paths into (path as given, attempt or None, evidence) tuples. Files are opened only when read.
 
     Raises:
-        BadInputError: a path is absent or unreadable, or is a folder without a log.
+        BadInputError: a path is missing or unreadable, or is a folder with no logs.
     """
     jobs: list[tuple[str, int | None, JobEvidence]] = []
     for path in paths:
@@ -124,7 +124,7 @@ def read_jobs(
 
 
 def file_chunks(path: str, *, named: bool = False) -> Iterator[bytes]:
-    """Yield a file's bytes in chunks, opening it for the first. `named`: by the user, and may be a pipe."""
+    """Yield a file's bytes in chunks, opening it lazily. If `named` is true, the user gave the path and it may be a pipe."""
     seen = 0
     is_pipe = named and stat.S_ISFIFO(os.stat(path).st_mode)
     READING.path, READING.seen = path, 0
@@ -152,7 +152,7 @@ def _stdin_chunks() -> Iterator[bytes]:
 
 
 def _refuse_own_files(path: str) -> None:
-    """Raise BadInputError for files stoker keeps that are not job logs: a part of a run, a folder of runs."""
+    """Raise BadInputError for stoker's own files that are not job logs, such as part of a run or a folder of runs."""
     from supervisor.run.paths import is_run_directory
 
     real = Path(os.path.realpath(path))
@@ -223,7 +223,7 @@ def _recorded(run: RunPaths, attempt: int) -> JobEvidence:
 
 
 def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]) -> JobEvidence:
-    """Return one job's evidence from its files. Console logs come before the ranks' own logs."""
+    """Build one job's evidence from its files. Console logs come before per-rank logs."""
     ordered = sorted(logs, key=lambda name: (1 if re.search(r"attempt_\d+", name) else 0, name))
     origins = {name: origin_of_path(_inside(name, root)) for name in ordered}
     nameless = [name for name, o in origins.items() if (o.rank, o.local_rank, o.node) == (None, None, None)]
@@ -242,7 +242,7 @@ def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]
 
 
 def _recorder(files: Sequence[str]) -> SeenRecorder | None:
-    """Return what flight-recorder dumps in these files show, or None if there are none or none show a hang."""
+    """Return the hang that flight-recorder dumps among these files show, or None if there is none."""
     if not files:
         return None
     from supervisor.diagnosis.hang.stuck_collectives import ranks_at_fault, stuck_collectives, stuck_text
@@ -258,7 +258,7 @@ def _recorder(files: Sequence[str]) -> SeenRecorder | None:
 
 
 def tasks_of(paths: Sequence[str]) -> dict[str, int]:
-    """Return the number by which a folder's logs differ: 0 and 1 of ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
+    """Map logs to the number that sets their names apart: 0 and 1 for ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
     groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
     for path in paths:
         parts = re.split(r"(\d{1,9})", path)
@@ -286,7 +286,7 @@ def _inside(name: str, roots: Sequence[str]) -> str:
 
 
 def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
-    """Group a job's files by kind: `log`, `error`, a scheduler's `record`, a flight recorder's `dump`."""
+    """Group a job's files by kind: `log`, a scheduler's `record`, or a flight recorder's `dump`."""
     found: dict[str, list[str]] = {"log": [], "record": [], "dump": []}
     for root in roots:
         for folder, folders, names in os.walk(root):
@@ -305,7 +305,7 @@ def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _kind_of(path: str, name: str) -> str:
-    """Return a file's kind, from its name or, for a dump, its first bytes, or "" for any other file."""
+    """Return a file's kind, judging by its name and, for a dump, its first bytes. "" for any other file."""
     if _DUMP_NAME.search(name) and _is_dump(path):
         return "dump"
     if _RECORDS.match(name):
@@ -321,7 +321,7 @@ def _is_dump(path: str) -> bool:
 
 
 def _any_text(root: str) -> list[str]:
-    """Return small plain files at the top of the folder, for a folder where no file name looks like a log."""
+    """Return plain-text files at the top of a folder, for use when no file name looks like a log."""
     found = []
     for name in sorted(os.listdir(root)):
         path = os.path.join(root, name)
@@ -333,7 +333,7 @@ def _any_text(root: str) -> list[str]:
 
 
 def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
-    """Return the folders to read: one attempt on all nodes of a run directory, else the folder itself."""
+    """Return the folders to read: one attempt's on all nodes of a run directory, or else the folder itself."""
     folders: dict[int, list[str]] = {}
     for folder in sorted(glob.iglob(os.path.join(glob.escape(path), "nodes", "*", "attempts", "*"))):
         if (name := os.path.basename(folder)).isdecimal():
@@ -362,7 +362,7 @@ def _slurm_state(records: Iterable[str]) -> str | None:
 
 
 def refuse_binary(path: str) -> None:
-    """Raise BadInputError if a file's first uncompressed bytes are not text. Leading zeros are a hole left by truncation."""
+    """Raise BadInputError if a file's first uncompressed bytes are not text. Leading zeros are a truncation hole."""
     with open_regular(path) as file:
         hole = file.read(HEAD_BYTES)
         try:

@@ -1,4 +1,4 @@
-"""Share one run directory between a job's nodes. Node 0 creates it, and the others join."""
+"""Share a run directory among a job's nodes. Node 0 creates it; the others join."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from supervisor.run.runfile import BadRunFile, RunFile, read_run_file
 LOOK_S = 0.2
 SAY_S = 5.0
 LISTEN_S = 4 * BEAT_S
-"""Listen this long for a heartbeat before its keeper counts as dead, because its machine may be busy."""
+"""How long to listen for a heartbeat before declaring a keeper dead. Its machine may just be busy."""
 FOLDER = "--run-dir"
 
 
@@ -37,7 +37,7 @@ def require_shareable(spec: JobSpec) -> None:
     """Check that nodes can share this job.
 
     Raises:
-        JobError: nodes cannot share the job; one line.
+        JobError: they cannot; one line.
     """
     if not spec.several_nodes:
         raise JobError(
@@ -50,10 +50,10 @@ def require_shareable(spec: JobSpec) -> None:
 
 
 def shared_run(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
-    """Return the run and this node's record of it. Node 0 creates the run. The others wait for it and join.
+    """Return the run and this node's record of it. Node 0 creates the run; the others wait for it and join.
 
     Raises:
-        JobError: another keeper is already this node, the folder holds another run, or node 0 does not come; one line.
+        JobError: this node already has a keeper, the folder holds another run, or node 0 does not show up; one line.
     """
     require_shareable(record.job)
     if record.node == LEADER:
@@ -113,7 +113,7 @@ def _joined(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
 
 
 def difference(theirs: JobSpec, ours: JobSpec) -> str:
-    """Describe how node 0's job and this node's job contradict each other, or "" if they do not."""
+    """Describe how node 0's job contradicts this node's job, or return "" if it does not."""
     for name, there, here in (
         ("--nnodes", theirs.nnodes, ours.nnodes),
         ("--nproc-per-node", theirs.nproc_per_node, ours.nproc_per_node),
@@ -128,7 +128,7 @@ def difference(theirs: JobSpec, ours: JobSpec) -> str:
 
 
 def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
-    """Refuse the folder of an ended run, unless node 0 soon continues the run. Both nodes may start at the same time."""
+    """Refuse a finished run's folder unless node 0, which may be starting right now, soon continues the run."""
     order = _end_of(run)
     if order is None:
         return
@@ -141,13 +141,13 @@ def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
 
 
 def _end_of(run: RunPaths) -> Order | None:
-    """Return the order by which the run ended, or None if it has not ended."""
+    """Return the order that ended the run, or None if it is not over."""
     order = read_order(run.node(LEADER))
     return order if order is not None and order.want is Want.OVER else None
 
 
 def _require_no_other(run: RunPaths, node: int) -> None:
-    """Refuse a second keeper with the same --node-rank, even if another machine's locks are not visible."""
+    """Refuse a second keeper with the same --node-rank, even on another machine whose locks cannot be seen."""
     if _lives(run, node):
         raise JobError(
             f"{run.root}: {_keeper_words(run, node)}: two nodes were started with --node-rank {node}"
@@ -164,7 +164,7 @@ def _lives(run: RunPaths, node: int) -> bool:
 
 
 def beats(run: RunPaths, node: int, listen_s: float = LISTEN_S) -> bool:
-    """Check whether a heartbeat moves within `listen_s`."""
+    """Check whether a node's heartbeat changes within `listen_s`."""
     pulse, end = Pulse(run.node(node).heartbeat), time.monotonic() + listen_s
     while time.monotonic() < end:
         pulse.look(time.monotonic())

@@ -1,8 +1,8 @@
-"""Map verbs to their modules and run them. Heavy modules are imported only when needed.
+"""Map verbs to modules and run them. Heavy modules are imported only when needed.
 
-``stoker --help`` costs little more than Python's own start, because a verb's module is imported only
-when the user types that verb. Each verb module defines ``add_arguments(parser)`` and ``run(args) -> int``.
-If argparse would touch words of the user's script, the module defines ``main(argv) -> int`` instead.
+``stoker --help`` costs little more than starting Python, because a verb's module is imported only
+when the user types that verb. Each verb module defines ``add_arguments(parser)`` and ``run(args) -> int``,
+or ``main(argv) -> int`` if argparse would interfere with arguments meant for the user's script.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ exit codes: 0 succeeded · 1 training failed, a retry would not help · 2 stoker
 
 
 def main(argv: list[str]) -> int:
-    """Dispatch to a verb. Usage errors are one line on stderr and exit code 2."""
+    """Dispatch to a verb. Usage errors print one line to stderr and exit with 2."""
     _prepare_streams()
     verb = argv[0] if argv and argv[0] in VERBS else ""
     try:
@@ -75,10 +75,10 @@ def main(argv: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Open /dev/null in place of a closed stdin, stdout or stderr (``stoker run … >&-``), before opening any file.
+    """Open /dev/null in place of a closed stdin, stdout or stderr (``stoker run … >&-``) before opening any file.
 
     Otherwise the next file opened, such as a journal or a log, would get the free descriptor and receive all output.
-    An open stream is set to escape characters it cannot encode, and to write everything or raise an error.
+    Open streams are set to escape characters they cannot encode, and to write everything or raise an error.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream, mode = getattr(sys, name), "w" if number else "r"
@@ -119,7 +119,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def flush_or_drop() -> str:
-    """Flush both streams. Return stdout's error, unless only its reader left. A broken stream becomes /dev/null, so the exit is quiet."""
+    """Flush both streams, silencing broken ones with /dev/null. Return stdout's error, unless its reader just left."""
     what = ""
     for stream in (sys.stderr, sys.stdout):
         try:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the logs and print their metrics. Exit 0, even if none was found; 2 if a path cannot be read."""
+    """Read the logs and print their metrics. Exit 0 even if there are none; 2 if a path cannot be read."""
     path = path_or_run(args.path)
     try:
         ((_, attempt, job),) = read_jobs([path])
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[list[msgspec.Struct]]:
-    """Yield the records of each log in turn, in chunks of about 1 MiB of log. Several logs are named relative to `root`."""
+    """Yield the records of each log in turn, per chunk of about 1 MiB. Names of multiple logs are relative to `root`."""
     one_node = len({log.origin.node for log in logs}) == 1
     for log in logs:
         whose = origin_of_path(os.path.abspath(log.path)) if root is None and log.path != "-" else log.origin
@@ -104,9 +104,9 @@ def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[list[msgspe
 
 
 def _measured(root: Path, attempt: int) -> Iterator[list[msgspec.Struct]]:
-    """Yield the instrumentation's measurements of an attempt of a run, one record per line of a rank's file.
+    """Yield the instrumentation's measurements for one attempt of a run, one record per line of a rank's file.
 
-    `step` is the optimizer's count if the script prints no step. Otherwise `optimizer_step` holds that count.
+    If the script prints no step, `step` is the optimizer's count. Otherwise, that count is in `optimizer_step`.
     """
     from supervisor.run.journal import read_state
     from supervisor.run.paths import RunPaths
@@ -132,9 +132,9 @@ def _measured(root: Path, attempt: int) -> Iterator[list[msgspec.Struct]]:
 
 
 class _Text(NamedTuple):
-    """Lines of text, and states of redrawn lines among them.
+    """Lines of text, including the successive states of redrawn lines.
 
-    `rows`: each entry's line, counted from this text's first line, or None if there are only whole lines.
+    `rows` gives each entry's line number relative to the start of this text, or None if all lines are whole.
     """
 
     lines: Sequence[bytes]
@@ -142,14 +142,14 @@ class _Text(NamedTuple):
     rows: Sequence[int] | None = None
 
     def of_lines(self, places: Sequence[int], first: int) -> Sequence[int]:
-        """Return the log lines of these positions. The text starts at line `first`."""
+        """Return the log lines at these positions, where `first` is the line at which the text starts."""
         rows = self.rows
         return [first + place for place in places] if rows is None else [first + rows[at] for at in places]
 
     def without_overdrawn(
         self, found: Iterable[tuple[Sequence[int], Columns]]
     ) -> Iterator[tuple[Sequence[int], Columns]]:
-        """Keep each line's last state and the states that report a loss."""
+        """Keep the last state of each line and the states that report a loss."""
         rows, blocks = self.rows or (), list(found)
         cells = [
             (place, columns.step(at), loss)
@@ -167,7 +167,7 @@ class _Text(NamedTuple):
 
 
 def _texts(chunks: Iterable[bytes]) -> Iterator[_Text]:
-    """Yield the lines of each chunk. A feed joins the lines that span chunks and bounds their length."""
+    """Yield the lines of each chunk. Lines that span chunks are joined, up to a maximum length."""
     feed = LineFeed("")
     for chunk in chunks:
         first, last = chunk.find(b"\n") + 1, chunk.rfind(b"\n") + 1
@@ -194,7 +194,7 @@ def _of(batch: Batch) -> _Text:
 
 
 def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
-    """Yield the chunks if the first looks like a log's. Refuse a checkpoint or an image."""
+    """Yield the chunks if the first one looks like text. Refuse a checkpoint or an image."""
     first = True
     for chunk in chunks:
         if first and is_binary(chunk[:HEAD_BYTES]):
@@ -206,7 +206,7 @@ def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
 def _records(
     file: str | None, rows: Sequence[int], places: Sequence[int], rank: int | None, found: Columns
 ) -> Iterator[tuple[int, msgspec.Struct]]:
-    """Yield the records of lines of one shape, the `rows` of a log, each with its place in the chunk; `rank` is the log's."""
+    """Yield records for log lines (`rows`) of the same shape, each with its place in the chunk. `rank` is the log's."""
     columns = {name: _printed(name, column) for name, column in found.values.items()}
     if Field.MEMORY in columns:
         columns["memory_gib"] = columns.pop(Field.MEMORY)
@@ -228,7 +228,7 @@ def _records(
 
 
 def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
-    """Return a column with memory in GiB, and NaN and infinities as names: strict JSON holds neither."""
+    """Return a column with memory in GiB, and with names for NaN and infinities, which strict JSON does not allow."""
     try:
         is_plain = math.isfinite(sum(column))  # type: ignore[arg-type]
     except TypeError:
@@ -247,7 +247,7 @@ def _gib(used_bytes: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _record_type(names: tuple[str, ...], *, has_file: bool) -> type[msgspec.Struct]:
-    """Return the type of one output line. Fields that are None are omitted, except the rank."""
+    """Return the type of an output line. Fields that are None are omitted, except for the rank."""
     kept = ["file", "line", "rank"] if has_file else ["line", "rank"]
     return msgspec.defstruct(
         "Record", [*kept, *((name, Any, None) for name in (*names, "other"))], omit_defaults=True, gc=False
@@ -255,7 +255,7 @@ def _record_type(names: tuple[str, ...], *, has_file: bool) -> type[msgspec.Stru
 
 
 def record_of(row: int, sample: MetricSample) -> dict[str, Any]:
-    """Return the `--json` output for a sample."""
+    """Return a sample's `--json` output."""
     values = {name: (value,) for name, value in sample.values.items()}
     other = {name: (value,) for name, value in sample.other.items()}
     ((_, record),) = _records(None, [row], [0], None, Columns(values, other, (sample.rank,)))

@@ -1,6 +1,6 @@
 """Start one run on several hosts over ssh, watch it, print its logs and stop it. No scheduler is needed.
 
-The flags come first, then what would follow ``stoker run``.
+The flags come first, followed by what you would pass to ``stoker run``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ HERE: Final = "here"
 LINES: Final = 40
 STOP_S: Final = 90.0
 START_S: Final = 400.0
-"""A joining node waits 300 s for node 0."""
+"""Start timeout. A joining node waits up to 300 s for node 0."""
 WATCH_S: Final = 2.0
 R = TypeVar("R")
 
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Exit 0; 1 if a node has a problem; 2 for bad input or an unreachable host; 3 if hosts differ."""
+    """Exit 0, 1 if a node has a problem, 2 for bad input or an unreachable host, or 3 if hosts differ."""
     if argv[:1] == [HERE]:
         from supervisor.cli.on_node import here
 
@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A run to start. `parsed`: `words` as read by ``stoker run``; `token`: identifies this start only."""
+    """A run to start. `parsed` is `words` as parsed by ``stoker run``; `token` is unique to this start."""
 
     hosts: tuple[Host, ...]
     words: tuple[str, ...]
@@ -120,7 +120,7 @@ class _Start:
     token: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def request(self, do: Do, node: int, words: tuple[str, ...] = ()) -> Request:
-        """Build a request to a node, with that node's variables."""
+        """Build a request to a node, including that node's variables."""
         env = dict([*self.env, *self.hosts[node].env])
         folder, run_dir = self.started.folder, self.started.run_dir
         return Request(
@@ -187,7 +187,7 @@ def _start_of(args: argparse.Namespace, words: list[str]) -> _Start:
 
 
 def _meant(args: argparse.Namespace, words: Sequence[str]) -> Started:
-    """Return the run started from here or, with --hosts and --run-dir, a run started anywhere."""
+    """Return the run that was started from here or, given --hosts and --run-dir, a run started anywhere."""
     if args.hosts is not None or args.hosts_file is not None:
         if args.run_dir is None:
             raise BadHosts("--hosts says where: --run-dir DIR says which run")
@@ -232,7 +232,7 @@ def _facts(ways: Connections, start: _Start, node: int) -> Facts:
 
 
 def _begin(ways: Connections, start: _Start) -> int:
-    """Start node 0, which creates the run, then the others together. If one does not start, end those started."""
+    """Start node 0, which creates the run, then all the others at once. If any fails to start, stop the ones that did."""
     from supervisor.cli.in_allocation import missing_flags
 
     started, master = start.started, ways.address(LEADER)
@@ -283,7 +283,7 @@ def _status(ways: Connections, started: Started, args: argparse.Namespace) -> in
 
 
 def _ask_nodes(ways: Connections, started: Started) -> tuple[list[NodeStatus | SshError], list[NodeStatus]]:
-    """Return the answer of each node, and the answers that are not errors."""
+    """Ask every node for its status. Return all answers, and those that are not errors."""
     found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
     return found, [each for each in found if isinstance(each, NodeStatus)]
 
@@ -302,7 +302,7 @@ def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
 
 
 def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
-    """Print logs, each line after its node's name: as lines come with --follow, else node by node."""
+    """Print logs, prefixing each line with its node: as lines arrive with --follow, otherwise node by node."""
     lock = threading.Lock()
     kept: list[list[str]] = [[] for _ in started.hosts]
 
@@ -325,7 +325,7 @@ def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
 
 
 def _stop(ways: Connections, started: Started, args: argparse.Namespace) -> int:
-    """Ask node 0 to end the run on all nodes. If that fails, ask each of the other keepers on its own host."""
+    """Ask node 0 to stop the run on all nodes. If that fails, ask every other keeper on its own host."""
     words = ("stop", *(("--now",) if args.now else ()), "--timeout", str(args.timeout), started.run_dir)
     request = _of_run(started, LEADER, Do.VERB, words=words)
     (leader,) = ways.each(lambda node, _: ways.ask(node, request, Said, args.timeout + START_S), [LEADER])
@@ -361,7 +361,7 @@ def _of_run(started: Started, node: int, do: Do, *, words: tuple[str, ...] = (),
 
 
 def _all_of(found: Sequence[R | SshError]) -> list[R] | None:
-    """Return the answers of all hosts. If some failed, print one line for each and return None."""
+    """Return the hosts' answers. If any host failed, print one line for each failure and return None."""
     good: list[R] = []
     for each in found:
         if isinstance(each, SshError):

@@ -1,4 +1,4 @@
-"""Watch the target of ``stoker attach LOG|FOLDER|PID|-`` in an observed run directory, on a screen or line by line."""
+"""Watch the target of ``stoker attach LOG|FOLDER|PID|-`` via an observed run directory, in the TUI or line by line."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ LEFT_BEHIND_S = 3600.0
 PIPE_BYTES = 1 << 18
 JOIN_S = 0.2
 READ_KEPT_S = 30.0
-"""After the screen is left, a log is read for this long, so that a kept directory gets its last verdict."""
+"""How long to keep reading a log after the TUI closes, so that a kept directory gets a final verdict."""
 
 
 def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> int:
-    """Watch `target` in an observed run directory. Remove the directory afterwards unless --keep is given."""
+    """Watch `target` through an observed run directory, which is removed afterwards unless --keep is given."""
     place = state_home(os.environ) / ("kept" if args.keep else "observed")
     _clear_away(state_home(os.environ) / "observed")
     try:
@@ -72,7 +72,7 @@ def observe(target: str, args: argparse.Namespace, appearance: Appearance) -> in
 
 
 class Watching:
-    """The observer of a target. A thread loads and starts it once the screen is painted."""
+    """A target's observer. A background thread loads and starts it once the TUI has been painted."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class Watching:
         self._thread = threading.Thread(target=self.begin, name="stoker-attach")
 
     def begin_beside(self) -> None:
-        """Begin in a thread, so that loading the metric reader and the diagnosis delays no key."""
+        """Begin in a thread, so that importing the metric reader and the diagnosis does not hold up keystrokes."""
         self._thread.start()
 
     def load(self) -> Observer:
-        """Load the observer without starting to watch."""
+        """Load the observer without starting it."""
         from supervisor.keeper.observer import Observer
 
         what = self._what
@@ -112,7 +112,7 @@ class Watching:
         self._observer.start()
 
     def leave(self, *, keep: bool) -> None:
-        """Stop watching after the screen closes. `keep`: write a last verdict, even if not yet started."""
+        """Stop watching after the TUI closes. If `keep` is true, write a final verdict even if not yet started."""
         if self._thread.ident is not None:
             self._thread.join()
         elif keep:
@@ -124,7 +124,7 @@ class Watching:
 
 
 def _let_it_write(pipe: int) -> None:
-    """Drain unseen output until its writer ends: a write to a closed pipe would end the writer (SIGPIPE)."""
+    """Drain a pipe until its writer finishes. Closing it would kill the writer with SIGPIPE."""
     reported = False
     with contextlib.suppress(KeyboardInterrupt, OSError):
         while True:
@@ -140,7 +140,7 @@ def _let_it_write(pipe: int) -> None:
 
 
 def _with_screen(run: RunPaths, watching: Watching, args: argparse.Namespace, appearance: Appearance) -> int:
-    """Open the screen on the first events. The observer is loaded once the screen is painted."""
+    """Open the TUI on the first events. The observer is loaded once the TUI has been painted."""
     from supervisor.views.tui.app import run_tui
 
     try:
@@ -152,9 +152,9 @@ def _with_screen(run: RunPaths, watching: Watching, args: argparse.Namespace, ap
 
 
 def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
-    """Print events until the target ends and all of its output is read. There is no time limit.
+    """Print events until the target finishes and all its output has been read, with no time limit.
 
-    Returns 0; 1 for a failure; 6 if interrupted before all was read, because the outcome is then unknown.
+    Returns 0, 1 for a failure, or 6 if interrupted before everything was read, since the outcome is then unknown.
     """
     from supervisor.policy import EXIT_LOST
 
@@ -183,7 +183,7 @@ def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
 
 
 def _clear_away(observed: Path) -> None:
-    """Delete the folders of killed observers: those that are not recent and whose lock no process holds."""
+    """Delete folders left by killed observers, that is, folders that are not recent and whose lock is not held."""
     with contextlib.suppress(OSError):
         for path in observed.iterdir():
             old = path.stat().st_mtime < time.time() - LEFT_BEHIND_S
@@ -193,7 +193,7 @@ def _clear_away(observed: Path) -> None:
 
 @contextmanager
 def _keyboard_as_stdin(piped: bool) -> Iterator[bool]:
-    """Yield whether there is a screen. With a pipe on stdin the keyboard is the controlling terminal."""
+    """Yield whether the TUI can be shown. If stdin is a pipe, read keys from the controlling terminal."""
     if not sys.stdout.isatty():
         yield False
         return

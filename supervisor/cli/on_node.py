@@ -1,4 +1,4 @@
-"""Serve the remote side of ``stoker nodes``: one request from stdin, executed here, one answer to stdout."""
+"""The remote side of ``stoker nodes``: read one request from stdin, execute it, and write one answer to stdout."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ TAIL_BYTES: Final = 1 << 18
 FOLLOW_S: Final = 0.5
 MOST_SAID: Final = 5
 STARTED_BY: Final = "STOKER_STARTED_BY"
-"""The variable in a keeper's environment with the token of the start that launched it."""
+"""Environment variable that holds the token of the start that launched a keeper."""
 
 
 def here() -> int:
-    """Answer the request. Return 2 if there is no request or its folder does not exist."""
+    """Answer the request. Return 2 if there is none or its folder does not exist."""
     try:
         request = msgspec.json.decode(sys.stdin.buffer.read(MOST_REQUEST), type=Request)
     except NOT_DECODED:
@@ -79,7 +79,7 @@ def _answer(request: Request) -> Facts | NodeStatus | Said:
 
 
 def _facts(words: tuple[str, ...]) -> Facts:
-    """Return the relevant versions, and a hash of each file on the command line."""
+    """Return the versions that matter and a hash of each file on the command line."""
     try:
         spec = load_job(parse_words(words, os.environ), os.environ, Path.cwd())
         python = find_interpreter(spec, os.environ)
@@ -102,7 +102,7 @@ def _sees(run: RunPaths) -> Said:
 
 
 def _verb(words: tuple[str, ...]) -> Said:
-    """Run a verb as if typed here. Return its output."""
+    """Run a verb as if it had been typed here, and return its output."""
     from supervisor.cli.main import main
 
     said = io.StringIO()
@@ -139,7 +139,7 @@ def _status(request: Request) -> NodeStatus:
 
 
 def _end(request: Request) -> Said:
-    """Send SIGTERM to this node's keeper, which holds the lock from this host; with a token, only to the keeper of that start."""
+    """Send SIGTERM to this node's keeper if its lock is held on this host. With a token, only if that start launched it."""
     run = RunPaths(Path(request.run_dir))
     holder = holder_here(run.node(request.node).lock)
     if not has_keeper(run, request.node) or holder is None:
@@ -155,7 +155,7 @@ def _end(request: Request) -> Said:
 
 
 def _logs(request: Request) -> int:
-    """Print the end of this node's logs of the newest attempt and, if requested, new lines until the keeper ends."""
+    """Print this node's log tails for the latest attempt and, if requested, new lines until the keeper exits."""
     run = RunPaths(Path(request.run_dir))
     reader = select.poll()
     reader.register(sys.stdout.fileno(), 0)  # an error event means that the reader has left
@@ -172,7 +172,7 @@ def _logs(request: Request) -> int:
 
 
 def _log_files(node: NodePaths) -> Iterator[tuple[str, Path]]:
-    """Yield torchrun's own output, then each rank's output, by global rank if known."""
+    """Yield torchrun's own output, then each rank's output, labeled with the global rank if known."""
     attempt = read_state(node.journal).attempt
     if attempt is None:
         return

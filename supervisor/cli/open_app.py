@@ -1,4 +1,4 @@
-"""Open the app on a run directory, and print how to come back after it closes."""
+"""Open the app on a run directory. After it closes, print how to come back."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def show(
     appearance: Appearance,
     journal: StateReader | None = None,
 ) -> int:
-    """Open the app, then print how to come back. Exit 0 if the run can continue, else the run's own code.
+    """Open the app, then print how to come back. Exit 0 if the run can continue, else with the run's own code.
 
     Args:
         run: the run directory.
-        read_only: send no requests.
+        read_only: never send requests.
         env: the environment.
         appearance: the app's appearance.
-        journal: the run's journal, if already read; the run is then shown at once.
+        journal: the run's journal if it has already been read, so the run is shown immediately.
     """
     run_tui = load_app()
     run_tui(
@@ -83,14 +83,14 @@ def show(
 
 
 def load_app() -> Callable[..., None]:
-    """Import the app and its drawing library, which takes most of the startup time."""
+    """Import the app and its rendering library, which takes up most of the startup time."""
     from supervisor.views.tui.app import run_tui
 
     return run_tui
 
 
 def continuer(env: Mapping[str, str]) -> Adopter:
-    """Return the action of the key r on a finished run: start the next attempt as `stoker continue` does."""
+    """Return the action for the r key on a finished run: start the next attempt, like `stoker continue`."""
     from supervisor.views.tui.shell.feeder import Adopter
 
     def examine(run: RunPaths) -> Offer:
@@ -107,7 +107,7 @@ def continuer(env: Mapping[str, str]) -> Adopter:
 
 
 def adopter(env: Mapping[str, str]) -> Adopter:
-    """Return the action of the key A. The keeper's modules are loaded when the key is pressed."""
+    """Return the action for the A key. The keeper's modules are imported only when the key is pressed."""
     from supervisor.views.tui.shell.feeder import Adopter
 
     def examine(run: RunPaths) -> Offer:

@@ -1,7 +1,7 @@
 """Show what the restart policy would do in a recorded run: `stoker policy explain RUN`. Start nothing.
 
-Print one line per attempt: how it ended and what is decided. Where the given settings lead to another decision than
-the recorded one, print both. Judge the rest of the record as it happened.
+Print one line per attempt: how it ended and what is decided. If the given settings lead to a different decision than
+the recorded one, print both. The rest of the record is taken as it happened.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[str]:
-    """Return policy's decision after each ended attempt of a run, and the action taken if it differs."""
+    """Return the policy's decision after each completed attempt, along with the action taken if it differs."""
     node = run_.node()
     state = read_state(node.journal)
     lines = []
@@ -104,7 +104,7 @@ def explained(run_: RunPaths, record: RunFile, env: Mapping[str, str]) -> list[s
 
 
 def _measured(view: AttemptState) -> list[str]:
-    """Return the measurements of an attempt's batch, their certainty, and whether a plan was confirmed."""
+    """Describe an attempt's measured batch, how certain each value is, and whether a plan was confirmed."""
     from supervisor.views.headless.console import event_lines
 
     events = (view.measured, view.confirmed, view.differs)
@@ -120,6 +120,6 @@ def _measured(view: AttemptState) -> list[str]:
 
 
 def _asked(decision: Decision, by: str) -> str:
-    """Return who requested a restart and its changes, as on the timeline, or "" if it changes nothing."""
+    """Return who requested a restart and what it changes, as worded on the timeline, or "" if nothing changes."""
     changed = changed_text(decision.change) if decision.change is not None else ""
     return f"{by} asked: restart with {changed}" if changed else ""

@@ -1,4 +1,4 @@
-"""Ask a live training for a trace of its next steps."""
+"""Request a trace of a live training job's next steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.run.journal import StateReader
 from supervisor.run.ownership import NotRequested, ask, has_keeper
 
 ANSWERED_S: Final = 10.0
-"""A keeper answers within 0.1 s."""
+"""Answer timeout. A keeper normally answers within 0.1 s."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request and print where the traces go. Exit 1 without an answer, 2 for no such run, 3 if refused."""
+    """Send the request and print where the traces go. Exit 1 if there is no answer, 2 for no such run, 3 if refused."""
     paths = acted_on("profile", args.run, args.runs_dir)
     if not has_keeper(paths):
         return refuse("profile", f"{paths.run_id} has no keeper", ["nothing of it is trained now"])

@@ -1,4 +1,4 @@
-"""Play a recorded run again: pause, scrub, jump from event to event."""
+"""Replay a recorded run: pause, scrub, jump from event to event."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Open the app on recorded time."""
+    """Open the app on the recording."""
     appearance = appearance_from(vars(args), os.environ)
     paths = named_run(args.run, args.runs_dir)
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

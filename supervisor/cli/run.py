@@ -1,4 +1,4 @@
-"""Launch a training job: with the screen, headless (--no-ui) or detached (--detach)."""
+"""Launch a training job: in the TUI, headless (--no-ui) or detached (--detach)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUPS = {"general": "flags", "screen": "screen", "retry": "restarts", "batch": 
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb. Return the run's own exit code under --no-ui, else 0 once the screen is left."""
+    """Run the verb. Return the run's own exit code under --no-ui, otherwise 0 once the user leaves the TUI."""
     from supervisor.cli.job_inputs import load_job, parse_words, with_asked_resume
 
     try:

@@ -1,4 +1,4 @@
-"""List known runs, newest first: state, steps, verdict, where. With --scaling: how the named runs scale."""
+"""List known runs, newest first: state, steps, verdict, location. With --scaling: how the named runs scale."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LEAST_COMMAND = 12  # cells; with fewer, no command is printed
 
 
 class Column(NamedTuple):
-    """A column of the list: its title, its text for a run, and its maximum width in cells on a terminal."""
+    """A column of the list: its title, a function that returns its text, and its maximum width in terminal cells."""
 
     title: str
     text: Callable[[RunRow], str]
@@ -69,7 +69,7 @@ def _step_text(row: RunRow) -> str:
 
 
 def _ended_text(row: RunRow) -> str:
-    """Return when the run ended, or "" while it may continue."""
+    """Return when the run ended, or "" while it can still continue."""
     state, attempt = row.state, row.state.attempt
     ended_t = state.ended_t if isinstance(state.condition, Finished) else None
     if isinstance(state.condition, HeldOpen) and attempt is not None:
@@ -129,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list of runs, or the table of how runs scale."""
+    """Print the list of runs, or the scaling table."""
     if args.scaling:
         from supervisor.cli.scaling import print_scaling
 
@@ -176,7 +176,7 @@ def _state_word(row: RunRow) -> str:
 
 
 def facts_of(row: RunRow) -> dict[str, Any]:
-    """Return the `--json` values of a run: times in seconds since the epoch, None if unknown."""
+    """Return a run's `--json` values. Times are in seconds since the epoch; unknown values are None."""
     state, attempt, now, job = row.state, row.state.attempt, row.state.progress, row.summary
     batch = attempt.shown_batch if attempt is not None else None
     measured = attempt.measured if attempt is not None else None
@@ -212,7 +212,7 @@ def facts_of(row: RunRow) -> dict[str, Any]:
 
 
 def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
-    """Return where the newest attempt's loss became nan or inf and where it was finite again, or None if neither."""
+    """Return where the latest attempt's loss became NaN or inf and where it recovered, or None if it stayed finite."""
     found = attempt.not_finite if attempt is not None else None
     if attempt is None or found is None:
         return None
@@ -228,14 +228,14 @@ def _not_finite_of(attempt: AttemptState | None) -> dict[str, Any] | None:
 
 
 def texts_of(row: RunRow) -> dict[str, str]:
-    """Return a run's text in each column, and `reason`: the text to show in place of the verdict's class."""
+    """Return a run's text for each column, plus `reason`, which is shown in place of the verdict's class."""
     return {name: printable(column.text(row)) for name, column in COLUMNS.items()} | {
         "reason": printable(row.reason)
     }
 
 
 def full_lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return one line per run, for a pipe: the columns without another form there (`--json` has the rest)."""
+    """Return one line per run for a pipe, with the columns that have no other form there (`--json` has the rest)."""
     lines = []
     for of in listed:
         line = f"{of['run']:34} {of['state']:10} {of['attempt']:11} {of['step']:17} {of['verdict']:{VERDICT_CELLS}} "
@@ -245,9 +245,9 @@ def full_lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def table_of(listed: Sequence[Mapping[str, str]], width: int) -> list[str]:
-    """Return a header and one line per run, in columns, of at most `width` cells; nothing without runs.
+    """Return a header and one line per run, at most `width` cells wide. The result is empty if there are no runs.
 
-    Empty columns are omitted. Those of `GIVES_WAY` are dropped in order until the lines fit; the command takes the rest.
+    Empty columns are omitted. Columns in `GIVES_WAY` are dropped in order until lines fit; the command fills the rest.
     """
     widest = min(VERDICT_CELLS + max(width - VERDICT_WIDER_FROM, 0) // 4, MOST_VERDICT)
     texts = {}
@@ -280,7 +280,7 @@ def _cut(text: str, cells: int) -> str:
 
 
 def browse(argv: list[str]) -> int:
-    """Open the list of runs on a terminal until the user quits (`stoker` alone). Exit code 2: an unknown flag."""
+    """Show the list of runs on a terminal until the user quits (plain `stoker`). Exit 2 for an unknown flag."""
     parser = Parser(
         prog="stoker", description="`stoker` alone on a terminal: the list of live and past runs."
     )

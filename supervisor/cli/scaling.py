@@ -1,4 +1,4 @@
-"""Report ``stoker runs --scaling``: nodes, ranks, speed, memory and efficiency of several runs, as text or CSV."""
+"""Report for ``stoker runs --scaling``: nodes, ranks, speed, memory and efficiency of several runs, as text or CSV."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from supervisor.text.decode import printable
 GIB: Final = 2**30
 SPEEDS: Final = (("samples_per_sec", "samples/s"), ("tokens_per_sec", "tokens/s"))
 LEAST_READINGS: Final = 3
-"""Fewer readings are not meaningful, because the first one includes the start-up."""
+"""Minimum number of readings. With fewer, the first one, which includes startup, distorts the result."""
 HEAD: Final = ("run", "nodes", "ranks", "speed", "per_rank", "speedup", "efficiency", "memory_gib")
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A run's speeds by unit, from its attempt with the most readings, and the peak memory of its GPUs or ranks."""
+    """A run's speeds, keyed by unit, from its attempt with the most readings, and the peak memory of its GPUs or ranks."""
 
     run_id: str
     nodes: int
@@ -35,7 +35,7 @@ class Scaled:
 
 
 def print_scaling(runs: Sequence[RunPaths], *, as_csv: bool) -> int:
-    """Print the table, relative to the run with the fewest ranks. Exit 2 if no speed was logged by all runs."""
+    """Print the table, relative to the run with the fewest ranks. Exit 2 if the runs logged no speed in common."""
     scaled = [read_scaled(run) for run in runs]
     silent = [one.run_id for one in scaled if not one.speeds]
     if silent:
@@ -57,7 +57,7 @@ def print_scaling(runs: Sequence[RunPaths], *, as_csv: bool) -> int:
 
 
 def table(scaled: Sequence[Scaled], unit: str) -> Iterator[tuple[str, ...]]:
-    """Yield the rows, from few ranks to many. Unknown values are empty."""
+    """Yield the rows in order of increasing rank count. Unknown values are empty."""
     ordered = sorted(scaled, key=lambda one: (one.ranks, one.nodes))
     first = ordered[0]
     for one in ordered:
@@ -83,7 +83,7 @@ def _words(row: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_scaled(run: RunPaths) -> Scaled:
-    """Read a run's speed from its folder."""
+    """Read a run's speeds and memory from its folder."""
     states = [read_state(run.node(node).journal) for node in run.nodes()] or [RunState()]
     state = states[0]  # node 0's state represents the run
     by_attempt: dict[int, dict[str, list[float]]] = {}

@@ -1,6 +1,6 @@
 """Write, submit, watch, cancel a SLURM batch job that runs stoker, and print its logs.
 
-The flags of the batch job come first, then what would follow ``stoker run``.
+The flags of the batch job come first, followed by what you would pass to ``stoker run``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb. Exit 0; 1 if a watched job did not complete; 2 for bad input or a refusal by SLURM; 3 not confirmed."""
+    """Run the verb. Exit 0, 1 if a watched job did not complete, 2 for bad input or a SLURM refusal, 3 if not confirmed."""
     parser = Parser(prog=f"stoker {VERB}", description=__doc__)
     add_arguments(parser)
     own, words = own_words(parser, argv, ACTIONS)
@@ -150,7 +150,7 @@ def _jobs(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
-    """Print each change of the jobs until all have ended, with one squeue call for all, every 10 s to 60 s without changes."""
+    """Print job state changes until all jobs finish. One squeue call covers them all, every 10 s to 60 s while idle."""
     jobs = jobs or tuple(queue())
     if not jobs:
         say("no job of yours waits or runs")
@@ -184,7 +184,7 @@ def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
 
 
 def _say_why_it_waits_again(job: QueuedJob, nodes: tuple[str, ...], *, exclude_failed: bool) -> None:
-    """Print why a job that ran is waiting again: it was requeued, or one of its nodes is gone."""
+    """Print why a job that was running is pending again: it was requeued, or one of its nodes went down."""
     down = nodes_down(nodes)
     if not down:
         say("  requeued: it continues with its run when it starts again")
@@ -240,7 +240,7 @@ def _cancel(jobs: tuple[str, ...], *, sure: bool) -> int:
 
 
 def _logs(jobs: tuple[str, ...], lines: int) -> int:
-    """Print the end of all nodes' logs, each line prefixed with its file's node."""
+    """Print the tail of every node's log, each line prefixed with its node."""
     for job in jobs or tuple(queue()):
         found = job_record(job)
         if found is None or not found.log:

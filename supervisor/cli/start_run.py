@@ -1,4 +1,4 @@
-"""Start a resolved job, or the next attempt of a run: pre-flight, run directory, keeper, view."""
+"""Start a resolved job or a run's next attempt: preflight, run directory, keeper, view."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from supervisor.keeper.loop import Keeper
 
 BEGINS_S: Final = 10.0
-"""The next attempt's first line is in the journal some 0.1 s after the keeper takes the lock. Wait no longer than this."""
+"""Maximum wait for the next attempt's first journal line, which appears about 0.1 s after the keeper takes the lock."""
 
 
 def dry_run(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
@@ -83,7 +83,7 @@ def dry_run(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
 
 
 def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
-    """Check, claim the run directory, and start the keeper in the requested way."""
+    """Run the checks, claim the run directory, and start the keeper in the mode requested."""
     appearance = appearance_given(parsed, env)
     detached = parsed.switch("detach")
     has_screen = has_terminal() and not parsed.switch("no_ui") and not detached
@@ -138,7 +138,7 @@ def start(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _beginning(run: RunPaths, record: RunFile) -> Iterator[None]:
-    """Guard the writing of a run's first files: if it fails, remove them and raise a one-line JobError."""
+    """Guard the writing of a run's first files. On failure, remove them and raise a one-line JobError."""
     try:
         yield
     except (LockTaken, OSError) as error:
@@ -185,7 +185,7 @@ def _record(run: RunPaths, spec: JobSpec, interpreter: Interpreter, settings: Ke
 
 
 def user_name() -> str:
-    """Return the system's name for this user."""
+    """Return this user's login name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -193,7 +193,7 @@ def user_name() -> str:
 
 
 class Going(NamedTuple):
-    """How a verb shows the run that it starts. Without a screen and not interactive, this process is the keeper."""
+    """How a verb shows the run it starts. With no TUI and a non-interactive run, this process is the keeper."""
 
     verb: str
     has_screen: bool
@@ -212,7 +212,7 @@ def set_going(
     continued_by: str = "",
     beginning: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> int:
-    """Start the keeper here or in the background, and show the run as requested. `beginning` wraps the writing of the first files."""
+    """Start the keeper here or in the background and show the run as requested. `beginning` wraps the first file writes."""
     if not record.settings.interactive:
         from supervisor.keeper.__main__ import make_keeper
 
@@ -260,7 +260,7 @@ def start_in_background(
     continued_by: str = "",
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Start a detached keeper. For a continued run, return once its attempt begins, so that no reader takes the old end for the new one.
+    """Start a detached keeper. When continuing, wait for the new attempt to begin, so the old end is not mistaken for its end.
 
     Raises:
         KeeperDidNotStart, OSError: see `start_detached`.
@@ -298,9 +298,9 @@ def _carry_headless(
     *,
     only_news: bool,
 ) -> int:
-    """Run to the end in this process and print events. Returns the run's exit code.
+    """Run to completion in this process, printing events. Returns the run's exit code.
 
-    `only_news`: skip events already in its journal.
+    If `only_news` is true, skip events that are already in the journal.
     """
     from supervisor.policy import EXIT_LOST
     from supervisor.run.state import Finished

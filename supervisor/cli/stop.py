@@ -24,7 +24,7 @@ from supervisor.views.model.run_list import rows_of
 
 MAX_LISTED = 10
 SILENT_AFTER_S = 10.0
-"""A keeper answers within 0.1 s. After this long without an answer it may be stopped or hanging."""
+"""A keeper answers within 0.1 s. If it stays silent for this long, it may be stopped or hung."""
 KILL_S = 10.0
 
 
@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Send the request and wait for the run to end.
+    """Send the request and wait for the run to stop.
 
-    Exit 0 once the run has ended, 1 if it has not ended in time, 2 if no run or several match, 3 if there is
+    Exit 0 once it has stopped, 1 if it did not stop in time, 2 if no run or several runs match, 3 if there is
     no keeper.
     """
     place = runs_dir(args.runs_dir, os.environ)
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stop_without_keeper(run: RunPaths, silent: str) -> int:
-    """Kill the run's own processes, re-checked now, if its keeper does not answer. The request stays, so a keeper that wakes up ends the run."""
+    """Kill the run's own processes, rechecked now, if its keeper is silent. If it wakes up, the pending request ends the run."""
     from supervisor.keeper.process.child import alive_of, end_all
     from supervisor.keeper.process.members import label_of
 
@@ -127,7 +127,7 @@ def _stop_without_keeper(run: RunPaths, silent: str) -> int:
 
 
 def _still_running(run: RunPaths, state: RunState) -> list[str]:
-    """Describe the newest attempt's remaining processes: they would not end, or may not belong to the run."""
+    """Describe processes left from the latest attempt: those that would not exit or may not belong to the run."""
     from supervisor.views.headless.console import event_lines
 
     number = state.attempt.number if state.attempt is not None else 0
@@ -140,16 +140,16 @@ def _still_running(run: RunPaths, state: RunState) -> list[str]:
 
 
 def _what_to_do(run: RunPaths, state: RunState) -> str:
-    """Tell the user where a run that has no keeper would receive a stop request."""
+    """Tell the user how to stop a run that has no keeper."""
     if state.host != socket.gethostname():
         return f"none that is seen from here: it ran on {state.host}: stop it there"
     return f"`stoker attach --adopt {run.run_id}` takes over what lives of it, then stop it"
 
 
 def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
-    """Return the matching live runs: those in `place`, or those named `text`. For no match see `find_run`.
+    """Return the live runs that match `text`, or all live runs in `place`. See `find_run` for when none matches.
 
-    Never guess between two runs, because a stopped run loses the work since its last checkpoint.
+    Never guess between two runs: stopping a run loses the work since its last checkpoint.
     """
     known = known_runs(place, os.environ, elsewhere=elsewhere)
     here = those_under(known, place)

@@ -21,7 +21,7 @@ from supervisor.views.wording.translate import Tr, words_in
 MOST_SAMPLES = 3
 WIDTH = 100
 LONGEST_WORDS = 80
-"""A longer text is a line of a log, in which a single word means less."""
+"""Anything longer is treated as a log line, in which a single word carries less weight."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit 0 if a page was found, or several possible ones; 2 if no word is known."""
+    """Exit 0 if one or more pages match, or 2 if no word is recognized."""
     tr = words_in(appearance_from({"lang": args.lang}, os.environ).spoken)
     known = parse_tables(read_tables()).entries
     symptom = " ".join(args.symptom).strip()
@@ -70,7 +70,7 @@ def _list(head: str, classes: Iterable[FailureClass], tr: Tr) -> None:
 
 
 def _slow(tr: Tr) -> None:
-    """Print the advice for slowness. A slow run does not end, so it gets advice instead of a verdict."""
+    """Print advice for slow training. A slow run keeps going, so it gets advice instead of a verdict."""
     _say(tr("slow training is no failure"))
     does = "it names what holds a step up, while the run continues: waiting for data, a slow rank and why, throttled or hot GPUs, a busy machine"
     do = "look at the advisories of the dashboard (a), and at the share of a step that is waiting for data"

@@ -1,4 +1,4 @@
-"""Print a verdict for the user: cause, place, surrounding lines, consequences, advice, and its reasoning."""
+"""Print a verdict for the user: cause, location, surrounding lines, consequences, advice, and how it was reached."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def verdict_lines(
     *,
     ended_t: float | None = None,
 ) -> list[str]:
-    """Return the lines to print. Text from a log has its control characters removed.
+    """Return the lines to print. Control characters in log text are removed.
 
-    `again`: earlier occurrences. `ended_t` is the end time from a run's journal. `tr`: translates our sentences.
+    `again` lists earlier occurrences, `ended_t` is the end time from a run's journal, and `tr` translates our own text.
     """
     where = f"{path} ({tr(f'attempt {attempt}')})" if attempt is not None else path
     reason = f", {tr(verdict.reason.value.replace('_', ' '))}" if verdict.reason is not None else ""
@@ -67,7 +67,7 @@ def verdict_lines(
 
 
 def _cause_lines(cause: Cause, context: ContextReader | None, tr: Translate) -> list[str]:
-    """Return the place, the user's own code line, and the surrounding lines."""
+    """Return the cause's location, the user's own code line, and the surrounding lines."""
     place = cause.path if cause.line is None else f"{cause.path}:{cause.line}"
     lines = [f"  {tr('cause')}  {place}"]
     around, own = (
@@ -84,7 +84,7 @@ def _cause_lines(cause: Cause, context: ContextReader | None, tr: Translate) -> 
 
 
 def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> list[str]:
-    """Return one line per kind, with its ranks."""
+    """Return one line per kind of consequence, with the ranks it affected."""
     lines = [f"  {tr('what followed')} ({len(consequences)})"]
     folded: dict[str, list[Consequence]] = {}
     for item in consequences:
@@ -100,7 +100,7 @@ def _consequence_lines(consequences: Sequence[Consequence], tr: Translate) -> li
 
 
 def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[str]:
-    """Return one line for each earlier job in the same file as the judged one."""
+    """Return one line for each earlier job in the same file as the diagnosed one."""
     if not jobs:
         return []
     lines = ["", f"  {tr('earlier jobs in this file')} ({len(jobs)})"]
@@ -118,7 +118,7 @@ def earlier_job_lines(jobs: Sequence[EarlierJob], tr: Translate = str) -> list[s
 
 
 def explanation_lines(found: Examination, tr: Translate = str) -> list[str]:
-    """Return how a verdict was reached: the candidates, the rule that fired, the rules that yielded, the corrections."""
+    """Explain a verdict: the candidates, the rule that fired, the rules that yielded to it, and the corrections."""
     facts, decision = found.facts, found.decision
     shown = facts.candidates[:MOST_CANDIDATES]
     lines = ["", f"  {tr('candidates')} ({len(facts.candidates)})"]
@@ -153,6 +153,6 @@ def _candidate_lines(item: Candidate, path: str, tr: Translate) -> list[str]:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """Return ``rank 3`` or ``ranks 0, 2``."""
+    """Format ranks as ``rank 3`` or ``ranks 0, 2``."""
     many = "s" if len(ranks) > 1 else ""
     return f"rank{many} {', '.join(map(str, ranks[:8]))}" + (" …" if len(ranks) > 8 else "")
