@@ -1,4 +1,4 @@
-"""Place jobs on machines: one interface (`scheduler`) to SLURM (`slurm`), Kubernetes or no scheduler; hosts by ssh (`ssh`).
+"""Place jobs on machines: a common interface (`scheduler`) to SLURM (`slurm`), Kubernetes or none, and ssh hosts (`ssh`).
 
-No code here starts a rank. torchrun's agents do, on the nodes where the scheduler or the user started stoker.
+Nothing here starts a rank. torchrun's agents do, on the nodes where the scheduler or the user started stoker.
 """

@@ -1,7 +1,7 @@
-"""Hide the systems that place jobs on machines behind one interface: SLURM, Kubernetes and "none" (how to add one: CONTRIBUTING.md).
+"""A common interface to whatever places jobs on machines: SLURM, Kubernetes or nothing. CONTRIBUTING.md says how to add one.
 
-A scheduler gives this process's place among its job's nodes, its time limit, its warning before the end, and
-the exit code that requests a requeue. The environment gives these values. Queries are sent only when needed.
+A scheduler provides this process's place among its job's nodes, its time limit, its warning before the end, and
+the exit code that requests a requeue. They come from the environment; queries are sent only when needed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from supervisor.text.patterns import host_names
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This node among the nodes of its job.
+    """This node's place among the nodes of its job.
 
     Attributes:
-        node_rank: from 0; node 0 is where the ranks meet.
-        nodes: number of nodes of the job, or of the step within it.
-        names: the scheduler's names of all nodes, in rank order, empty if there is no list.
+        node_rank: 0-based; the ranks meet on node 0.
+        nodes: number of nodes in the job, or in the step within it.
+        names: the scheduler's names for all nodes in rank order, or empty if there is no list.
         tasks_here: number of processes like this one that the scheduler started on this node.
-        started_on_each: whether it was started on each node (srun), not only once (a batch script, a shell).
-        step: the number of its step, empty if there is none.
-        why: the source of these values, as text for the user.
+        started_on_each: whether it was started on every node (srun) rather than just once (a batch script, a shell).
+        step: the step number, or empty if there is none.
+        why: where these values came from, as text for the user.
     """
 
     node_rank: int
@@ -39,26 +39,26 @@ class Place:
 
     @property
     def master(self) -> str | None:
-        """Name of node 0."""
+        """The name of node 0, or None if there is no list of names."""
         return self.names[0] if self.names else None
 
     @property
     def name(self) -> str | None:
-        """The scheduler's name for this node."""
+        """The scheduler's name for this node, or None if it is not listed."""
         return self.names[self.node_rank] if self.node_rank < len(self.names) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """The scheduler that started this process, or would restart its job. This base class: a local machine, or a host reached by ssh.
+    """The scheduler that started this process, or would restart its job. The base class is a local machine or an ssh host.
 
     Attributes:
-        name: display name such as ``SLURM``, empty for none.
-        job: the number of the job that this process belongs to; None outside a job.
-        place: this process's place among its job's nodes; None outside a job.
-        final_code: the exit code of a failure that would recur.
-        starts: number of times the scheduler has started this job before.
-        detach_warning: why a detached supervisor would not outlive the shell here, or None if it would.
+        name: display name such as ``SLURM``, or empty if there is no scheduler.
+        job: the number of the job this process belongs to, or None outside a job.
+        place: this process's place among its job's nodes, or None outside a job.
+        final_code: the exit code for a failure that would recur.
+        starts: how many times the scheduler has started this job before.
+        detach_warning: why a detached supervisor would not survive the shell here, or None if it would.
     """
 
     name: str = ""
@@ -68,14 +68,14 @@ class Scheduler:
     starts: int = 0
     detach_warning: str | None = None
     end_t: float | None = None
-    """When the scheduler ends the job, in seconds since 1970, or None if there is no limit."""
+    """When the scheduler will terminate the job, in seconds since 1970, or None if there is no limit."""
 
     def time_left_s(self, now: float) -> float | None:
-        """Return the seconds until the job's end, at `now` (seconds since 1970)."""
+        """Return the seconds left at `now` (seconds since 1970) until the job's end, or None if there is no limit."""
         return None if self.end_t is None else self.end_t - now
 
     def end_of(self, job: str) -> str:
-        """Return the state of a job that the scheduler is ending (``TIMEOUT``), or "" if unknown."""
+        """Return the state of a job the scheduler is terminating, such as ``TIMEOUT``, or "" if unknown."""
         del job
         return ""
 
@@ -86,16 +86,16 @@ class Scheduler:
 
 ASK_S: Final = 20.0
 END_S: Final = 5.0
-"""SLURM waits KillWait between SIGTERM and SIGKILL, 30 s by default."""
+"""Query timeout while a job is being terminated. By default, SLURM sends SIGKILL 30 s after SIGTERM (KillWait)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slurm(Scheduler):
-    """SLURM, as seen by a process in one of its jobs."""
+    """SLURM, as seen from inside one of its jobs."""
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> Slurm:
-        """Read SLURM's variables. A first start has no SLURM_RESTART_COUNT. SLURM_JOB_END_TIME exists from SLURM 23.02 on."""
+        """Read SLURM's variables. SLURM_RESTART_COUNT is unset on a first start; SLURM_JOB_END_TIME requires SLURM 23.02."""
         return cls(
             name="SLURM",
             job=env["SLURM_JOB_ID"],
@@ -108,17 +108,17 @@ class Slurm(Scheduler):
         )
 
     def end_of(self, job: str) -> str:
-        """Return why a job is being ended: it is COMPLETING, and its reason is the one for the end (JOB REASON CODES in squeue(1))."""
+        """Return why a COMPLETING job is being terminated, according to its reason code (JOB REASON CODES in squeue(1))."""
         return "TIMEOUT" if _asked(job, "%r", END_S) == "TimeLimit" else ""
 
 
 def scheduler_asked(job: str) -> str:
-    """Return a job's state in squeue, or "" if unknown or forgotten by squeue (MinJobAge, minutes after the end)."""
+    """Return a job's state in squeue, or "" if unknown or already purged (MinJobAge, minutes after it finished)."""
     return _asked(job, "%T", ASK_S)
 
 
 def _place_in_slurm(env: Mapping[str, str]) -> Place:
-    """Return this process's node among the nodes of its step, else of its job."""
+    """Return this process's place among the nodes of its step or, outside a step, of its job."""
     in_step = "SLURM_STEP_ID" in env
     names = host_names((in_step and env.get("SLURM_STEP_NODELIST")) or env.get("SLURM_JOB_NODELIST", ""))
     told = (in_step and env.get("SLURM_STEP_NUM_NODES")) or env.get("SLURM_JOB_NUM_NODES")
@@ -139,7 +139,7 @@ def _place_in_slurm(env: Mapping[str, str]) -> Place:
 
 
 def _asked(job: str, fields: str, bound_s: float) -> str:
-    """Return squeue's answer about a job, within `bound_s`."""
+    """Return what squeue says about a job within `bound_s` seconds, or "" if it fails."""
     from supervisor.cluster.slurm.programs import JOB, SlurmError, ask
 
     if not JOB.fullmatch(job):
@@ -160,16 +160,16 @@ NODES, RESTARTS, INDEX = "JOBSET_NODES", "JOBSET_RESTARTS", "JOB_COMPLETION_INDE
 
 @dataclass(frozen=True, slots=True)
 class JobSetPod(Scheduler):
-    """Kubernetes, as a pod of a JobSet sees it: SIGTERM comes before a pod is moved, and a failed job restarts as a whole."""
+    """Kubernetes, as seen from a JobSet pod. Pods get SIGTERM before being moved; a failed job restarts as a whole."""
 
     @staticmethod
     def is_here(env: Mapping[str, str]) -> bool:
-        """Check whether a process with this environment runs in a JobSet pod."""
+        """Check whether a process with this environment is running in a JobSet pod."""
         return bool(env.get(NAME)) and INDEX in env
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> JobSetPod:
-        """Read the JobSet's variables. A JobSet recreated under its name is another job, so the job's name includes its uid."""
+        """Read the JobSet's variables. The job name includes the uid, because a JobSet recreated under its name is a new job."""
         name, nodes = env[NAME], _number(env.get(NODES)) or 1
         host = f"{name}-{env.get(ROLE) or 'node'}-0"
         rank = _number(env.get(INDEX)) or 0
@@ -190,13 +190,13 @@ class JobSetPod(Scheduler):
 
 
 def scheduler_of(env: Mapping[str, str]) -> Scheduler:
-    """Return the scheduler whose job contains a process with this environment."""
+    """Return the scheduler of the job that a process with this environment belongs to."""
     if env.get("SLURM_JOB_ID"):
         return Slurm.of(env)
     return JobSetPod.of(env) if JobSetPod.is_here(env) else Scheduler()
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number at the start of a text: 2 for ``2(x3)``, SLURM's form of 2,2,2. None if there is none."""
+    """Parse a leading number, such as 2 in ``2(x3)`` (SLURM's notation for 2,2,2). Return None if there is none."""
     match = re.match(r"\d{1,18}", text or "", re.ASCII)
     return int(match[0]) if match else None

@@ -1,6 +1,6 @@
-"""Measure a training run from inside its process and write events. Never change or stop the training.
+"""Measure a training run from inside its process and write events. Never changes or stops the training.
 
-Standard library only, Python 3.8 syntax, because the job's interpreter is not stoker's. Nothing here imports the rest of stoker,
-and stoker imports nothing from this package: `on_path/`, first on ``PYTHONPATH``, loads this folder as ``_stoker_instrument``.
-docs/instrumentation.md lists every patch. docs/telemetry.md describes the records.
+Limited to the standard library and Python 3.8 syntax, since the job's interpreter is not stoker's. Nothing here imports the
+rest of stoker, which imports nothing from here: `on_path/`, first on ``PYTHONPATH``, loads this folder as ``_stoker_instrument``.
+docs/instrumentation.md lists every patch, and docs/telemetry.md describes the records.
 """

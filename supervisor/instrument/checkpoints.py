@@ -1,7 +1,7 @@
-"""Record the checkpoints written and loaded, by path, and the paths that the script looked for before it trained.
+"""Record which checkpoints were written and loaded, by path, and which paths the script looked for before training.
 
-An attempt whose plan is not confirmed yet has the variable ``STOKER_CONFIRM``. Before its first byte, each save waits for the file
-``confirmed`` in the telemetry folder, at most `CONFIRM_S`. A file opened by the script itself is empty before `torch.save` is called.
+While an attempt's plan is unconfirmed, ``STOKER_CONFIRM`` is set and each save waits, before writing its first byte, for a file
+named ``confirmed`` in the telemetry folder, for at most `CONFIRM_S`. A file the script opened itself is empty until `torch.save`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from .training import RECORD_S, optimizer_step
 from .wire import Look, watch, wire
 
 CONFIRM_S = 20.0
-"""Total time that the saves of one process wait. Then they continue, and a `note` reports it."""
+"""Total time one process's saves may wait. After that they proceed and a `note` is recorded."""
 POLL_S = 0.02
 MAX_SOUGHT = 500
 MAX_SOUGHT_AT = 20
-"""Limit of recorded paths per line of the script. A data set of a million files checks as many paths."""
+"""Maximum paths recorded per line of the script. A data set of a million files would check as many paths."""
 LEVELS = 3
-"""Maximum depth of a checkpoint below a listed folder: ``runs/checkpoint-100/model.pt`` is two levels below ``runs``."""
+"""How deep a checkpoint may lie below a listed folder: ``runs/checkpoint-100/model.pt`` is two levels below ``runs``."""
 MAX_SAVED = 500
 _exists = os.path.exists
 
 
 class Checkpoints:
-    """Checkpoints that this process saved, loaded or looked for."""
+    """The checkpoints that this process saved, loaded or looked for."""
 
     def __init__(self) -> None:
         self.saved: Any = collections.OrderedDict()
-        """The newest save at each path: the step of its state, whether a record is due, and the time of its last record."""
+        """The latest save at each path: the step of its state, whether a record is due, and when it was last recorded."""
         self.pending: Any = {}  # folder of an asynchronous save in progress -> the step of its state
         self.loaded: Any = None
         self.sought: dict[Any, str] = {}
@@ -47,7 +47,7 @@ class Checkpoints:
         self.awaited = os.path.join(wire.folder, "confirmed") if os.environ.get("STOKER_CONFIRM") else None
 
     def wait(self) -> None:
-        """Before a save, wait until the keeper confirms that this attempt matches the plan, or ends the attempt."""
+        """Block a save until the keeper confirms that this attempt matches the plan, or stops the attempt."""
         if self.awaited is None:
             return
         if self.loaded is not None or "RANK" in os.environ or "LOCAL_RANK" in os.environ:
@@ -63,7 +63,7 @@ class Checkpoints:
         self.awaited = None
 
     def save_ended(self, path: str, step: int) -> None:
-        """Record a checkpoint at `path`, with the state after `step` optimizer steps in this process."""
+        """Record a checkpoint at `path` whose state is that after `step` optimizer steps in this process."""
         if not (os.path.isfile(path) or os.path.isdir(path)):
             return
         entry = self.saved.pop(path, None) or SimpleNamespace(written_at=float("-inf"))
@@ -75,7 +75,7 @@ class Checkpoints:
         self.flush(RECORD_S)
 
     def flush(self, not_within_s: float = 0.0) -> None:
-        """Record the newest save at each path, except paths recorded in the last `not_within_s` seconds."""
+        """Record the latest save at each path, skipping paths recorded within the last `not_within_s` seconds."""
         now = time.monotonic()
         for path, entry in list(self.saved.items()):
             if entry.is_new and now - entry.written_at >= not_within_s:
@@ -90,15 +90,15 @@ class Checkpoints:
             wire.record("loaded", path=self.loaded, step=wire.step, optimizer_state=True, optimizer_step=step)
 
     def seek(self, path: str | None, by: str) -> None:
-        """Record that the script looked for `path`. A listing of an existing folder replaces a check for it."""
+        """Record that the script looked for `path`. If it both checked for a folder and listed it, keep the listing."""
         is_wanted = path is not None and not wire.step and len(self.sought) < MAX_SOUGHT
         if is_wanted and (path not in self.sought or by in _LISTINGS):
             self.sought[path] = by
 
     def look(self, name: str, args: Any, kwargs: Any) -> None:
-        """Record a path lookup by the script before the first step, unless a library made it.
+        """Record a path lookup that the script itself, not a library, makes before the first step.
 
-        The patch stays but does nothing after the first step, so a function that the script has stored can still be pickled.
+        The patch remains after the first step but does nothing, so a function the script has stored can still be pickled.
         """
         if wire.step or len(self.sought) >= MAX_SOUGHT:
             return
@@ -111,7 +111,7 @@ class Checkpoints:
             self.seek(_path_of(args[0] if args else kwargs.get("path", ".")), name)
 
     def look_back(self, path: str) -> None:
-        """Record the lookups of the script that led to this save."""
+        """Record the script's lookups that led to this save."""
         folder = path
         for level in range(LEVELS + 1 if self.sought else 0):
             by = self.sought.get(folder)
@@ -127,7 +127,7 @@ _LISTINGS = ("listdir", "scandir", "iterdir", "glob", "rglob")
 
 
 def _path_of(value: Any) -> Any:
-    """Return the absolute path of `value`: a text, a path, or an open file with a name, or None."""
+    """Return the absolute path of `value` (text, a path, or a named open file), or None if it has none."""
     if not isinstance(value, (str, bytes, os.PathLike)):
         value = getattr(value, "name", None)
         if not isinstance(value, str) or not _exists(value):
@@ -137,7 +137,7 @@ def _path_of(value: Any) -> Any:
 
 
 def _argument(position: int, name: str) -> Any:
-    """Return a function of (args, kwargs) that returns an argument's path, or None for a distributed checkpoint's stream."""
+    """Return a function that maps (args, kwargs) to an argument's path, or to None for a distributed checkpoint's stream."""
 
     def path_of(args: Any, kwargs: Any) -> str | None:
         path = _path_of(args[position] if len(args) > position else kwargs.get(name))
@@ -147,7 +147,7 @@ def _argument(position: int, name: str) -> Any:
 
 
 def _folder(args: Any, kwargs: Any) -> str | None:
-    """Return the folder of `torch.distributed.checkpoint`: its name, or the path of its reader or writer."""
+    """Return a `torch.distributed.checkpoint` folder, given by name or as the path of its reader or writer."""
     streams = [kwargs.get("storage_writer"), kwargs.get("storage_reader"), *args[1:2]]
     named = [kwargs.get("checkpoint_id"), *(getattr(stream, "path", None) for stream in streams)]
     return next((_path_of(value) for value in named if isinstance(value, (str, os.PathLike))), None)
@@ -182,11 +182,11 @@ def _loads(path_of: Any) -> Any:
 
 
 lightning_saved = _saves(_argument(1, "filepath"))
-"""Lightning itself writes a buffer from `torch.save` to its file."""
+"""Needed because Lightning calls `torch.save` on a buffer and writes the buffer to its file itself."""
 
 
 def watch_torch(torch: Any) -> None:
-    """Observe `torch.save` and `torch.load` under both names, optimizers' states, and the script's path functions."""
+    """Observe `torch.save` and `torch.load` under both names, optimizer state loading, and the script's path functions."""
     watch(torch.serialization, "save", _saves(_argument(1, "f")), torch)
     watch(torch.serialization, "load", _loads(_argument(0, "f")), torch)
     watch(torch.optim.Optimizer, "load_state_dict", checkpoints.state_came_back)
@@ -215,13 +215,13 @@ def _move(args: Any, kwargs: Any) -> Look:
 
 
 def watch_safetensors(module: Any) -> None:
-    """Observe the two functions that `save_model` and `load_model` call."""
+    """Observe the two functions underlying `save_model` and `load_model`."""
     watch(module, "save_file", _saves(_argument(1, "filename")))
     watch(module, "load_file", _loads(_argument(0, "filename")))
 
 
 def watch_distributed_checkpoint(module: Any) -> None:
-    """Observe whole folders. The streams in them, dozens per checkpoint, are not recorded."""
+    """Observe whole folders. Their individual streams, dozens per checkpoint, are not recorded."""
     saver, loader = module.state_dict_saver, module.state_dict_loader
     for name in ("save", "save_state_dict"):
         watch(saver, name, _saves(_folder), module)

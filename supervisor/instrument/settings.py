@@ -1,10 +1,13 @@
-"""Read a script's settings, given or default, from its command line, its parser, its configuration and its environment.
+"""Read a script's settings, explicit or default, from its command line, parser, configuration and environment.
 
-Numbers, booleans and existing paths are recorded. Other text is recorded only as its type, whether it is empty, and a word of
-`WORDS`. A name that may hold a secret gets no value. If a parser calls the training, its values are read before that call begins.
+Numbers, booleans and existing paths are recorded. For any other text, only its type, whether it is empty, and whether it is one
+of `WORDS` are recorded. Names that may hold a secret get no value. If a parser calls the training, its values are read before the
+call.
 
-A plan changes settings before the script reads them. ``STOKER_APPLY`` contains the plan as JSON: `argv` (a rank's command line in the
-first attempt; null for any process), `options` (each with `words`, `name` and `value`), `environ`, `files` (each with `path`, `key` and `value`).
+A plan changes settings before the script reads them. ``STOKER_APPLY`` contains the plan as JSON: `argv` (a rank's command line in
+the
+first attempt; null for any process), `options` (each with `words`, `name` and `value`), `environ`, `files` (each with `path`,
+`key` and `value`).
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST = {"first": 800, "other": 400, "file": 200}
-"""Limits for settings with a word of `_FIRST`, others, and configuration files, which bound the cost of a data set read by `json.loads`."""
+"""Limits for settings with a word in `_FIRST`, other settings, and config files, in case `json.loads` reads a data set."""
 MAX_FILE_BYTES = 1 << 20
 _SPAWNED = "--multiprocessing-fork"
-"""The last word of a spawned child, which receives its parent's words later."""
+"""Last word on the command line of a spawned child, which receives its parent's words later."""
 WORDS = ("resume", "scratch", "auto", "latest", "last", "best", "none")
 _FEEDS = re.compile(
     r"batch|accum|micro|subdivision|(?:^|[_.])(?:g?bs|bsz|mbs|bsize|gas?|update_freq)(?:[_.]|$)"
@@ -40,20 +43,20 @@ _FIRST = re.compile(
     r"|(?:^|[_.])(?:load|init_from|out|save|saving)(?:[_.]|$)"
 )
 _NAME = re.compile(r"(?!(?:\D*\d){5})(?!(?:.*?[A-Za-z]\d+[A-Za-z]){2})[A-Za-z_][\w-]{0,40}|\d\d?")
-"""A name with five digits, or with digits between letters twice, may be an API key used as a name."""
+"""Names with five digits, or with digits between letters twice, are rejected: they may be API keys used as names."""
 _NO_VALUE = re.compile(r"-(?![\d.])|[\w.+]+=\d+$")
-"""Matches the next option, or a key with a number. The word before it is a switch."""
+"""Matches the next option or a key with a number, which means that the preceding word is a switch."""
 _KEY = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+|[A-Z][A-Z_]+")
-"""Matches the key of yacs' ``KEY VALUE`` words (`CfgNode.merge_from_list`): with dots, or in capitals."""
+"""Matches a key in yacs-style ``KEY VALUE`` arguments (`CfgNode.merge_from_list`): dotted, or in capitals."""
 _NUMBER = re.compile(r"[+-]?\d{1,12}(?:\.\d{0,12})?(?:[eE][+-]?\d\d?)?")
 
 noted: dict[tuple[str, str, str | None], dict[str, Any]] = {}
-"""The recorded values of each setting by (by, name, file). Only a change is recorded again."""
+"""Recorded values of each setting, keyed by (by, name, file). A setting is recorded again only if it changes."""
 counts = dict.fromkeys(MOST, 0)
 
 
 def begin() -> None:
-    """Change and read this process's command line at the first import of a watched module. Read the rest once it trains."""
+    """Apply the plan to this process's command line and read it at the first watched import. Read the rest once it trains."""
     if plan.late and _SPAWNED not in getattr(sys, "argv", [_SPAWNED]):
         plan.late = False
         with quietly("apply"):
@@ -64,7 +67,7 @@ def begin() -> None:
 
 
 def has(words: re.Pattern[str], name: str) -> bool:
-    """Check whether a name contains one of the words of `_FEEDS` or `_FIRST`."""
+    """Check whether a name contains one of the words in a pattern such as `_FEEDS` or `_FIRST`."""
     return words.search(CAMEL.sub("_", name).lower().replace("-", "_")) is not None
 
 
@@ -90,7 +93,7 @@ def shown(name: str, value: Any) -> dict[str, Any]:
 
 
 def note(by: str, name: Any, value: Any, words: Any = (), given: Any = None, file: str | None = None) -> None:
-    """Record a setting that `by` read. `words` are its names on a command line. `given` is False for a default, None if unknown."""
+    """Record a setting read by `by`. `words` are its command-line names. `given` is False for a default, None if unknown."""
     name = str(name)
     facts = dict(shown(name, value), words=list(words) or None, given=given)
     if noted.get((by, name, file)) == facts or not all(map(_NAME.fullmatch, name.split("."))):
@@ -103,14 +106,14 @@ def note(by: str, name: Any, value: Any, words: Any = (), given: Any = None, fil
 
 
 def note_all(by: str, values: object, form: str, words: list[str]) -> None:
-    """Record a parser's values, which may be nested. `form` is the form of a name among the command line's `words`."""
+    """Record a parser's values, possibly nested. `form` turns a name into its spelling among the command line's `words`."""
     for name, value in leaves(values):
         names = {form % name: 1, form % (name.replace("_", "-") if by in ("tyro", "fire") else name): 1}
         note(by, name, value, names, is_given(names, words))
 
 
 def leaves(value: Any, prefix: str = "", depth: int = 6) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of nested dicts, dataclasses and lists as (dotted path, value): a dict's first 400, a list's first 16."""
+    """Yield the leaves of nested dicts (first 400 items), lists (first 16) and dataclasses as (dotted path, value)."""
     if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
         value = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
     elif isinstance(value, (list, tuple)) and value and isinstance(value[0], dict):
@@ -123,7 +126,7 @@ def leaves(value: Any, prefix: str = "", depth: int = 6) -> Iterator[tuple[str, 
 
 
 def read_argv() -> None:
-    """Record settings in `sys.argv`: ``--name value``, ``--name=value``, ``-b 16``, ``-b16``, ``key=value`` and ``KEY 16``."""
+    """Record settings from `sys.argv`: ``--name value``, ``--name=value``, ``-b 16``, ``-b16``, ``key=value``, ``KEY 16``."""
     words = [word for word in getattr(sys, "argv", [])[1:] if isinstance(word, str)]
     while words and words[-1] != _SPAWNED:
         head, equals, text = words.pop(0).partition("=")
@@ -148,12 +151,12 @@ def read_argv() -> None:
 
 
 def _is_pair(key: str = "", value: str = "", *_rest: str) -> bool:
-    """Check whether two words are a key and a number in yacs' style."""
+    """Check whether two words form a yacs-style key and number."""
     return value.isdigit() and _KEY.fullmatch(key) is not None
 
 
 def _shown_word(word: str, before: str, following: str) -> str:
-    """Return a command-line word in its recordable form. By these words, a plan finds this process in the next attempt."""
+    """Return a command-line word in recordable form. A plan uses these words to find this process in the next attempt."""
     option, equals, value = word.partition("=")
     if not equals:
         is_key = _is_pair(word, following) and has(_FIRST, word) and not is_secret(before.lstrip("-"))
@@ -185,7 +188,7 @@ def _read_the_rest() -> None:
 
 
 def outermost(look: Callable[..., None]) -> Callable[..., Look]:
-    """Call `look` (result, args, kwargs, calling frame) only at a thread's outermost call, for functions that call one another."""
+    """For functions that call each other, call `look` (result, args, kwargs, calling frame) only at a thread's outermost call."""
     within: set[int] = set()
 
     def looking(args: Any, kwargs: Any) -> Look:
@@ -203,7 +206,7 @@ def outermost(look: Callable[..., None]) -> Callable[..., Look]:
 
 
 def is_given(names: Iterable[str], words: list[str]) -> bool:
-    """Check whether one of an option's names is among the words of a command line."""
+    """Check whether a command line contains one of an option's names."""
     heads = {word.partition("=")[0].lstrip("+").replace("_", "-") for word in words}
     short = {word[:2] for word in words if word[:1] == "-" and not word.startswith("--")}
     return not (heads | short).isdisjoint(name.replace("_", "-") for name in names)
@@ -214,7 +217,7 @@ def _words_given(_parser: object, args: list[str] | None = None, *_rest: Any, **
 
 
 def argparse_parsed(args: Any, kwargs: Any) -> Look:
-    """Record a parser's result under all names of each option, abbreviations included. A parser called by another one is a subparser."""
+    """Record argparse results under every name of each option, abbreviated ones included. A nested parser is a subparser."""
     result: Any = yield
     words = _words_given(*args, **kwargs)
     heads = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -236,7 +239,7 @@ def argparse_parsed(args: Any, kwargs: Any) -> Look:
 
 @outermost
 def jsonargparse_parsed(result: Any, args: Any, kwargs: Any, _caller: Any) -> None:
-    """Record jsonargparse's values. It does not call argparse. Names of a subcommand's settings omit the subcommand."""
+    """Record jsonargparse's values, since it bypasses argparse. Names in a subcommand omit the subcommand."""
     values = result.as_dict()
     while isinstance(values.get(values.get("subcommand")), dict):
         values = values[values["subcommand"]]
@@ -244,7 +247,7 @@ def jsonargparse_parsed(result: Any, args: Any, kwargs: Any, _caller: Any) -> No
 
 
 def click_made(args: Any, _kwargs: Any) -> Look:
-    """Record the values in a command's context, which exist before the command begins."""
+    """Record the values in a command's context, which exist before the command runs."""
     context: Any = yield
     for option in [option for option in args[0].params if option.name in context.params]:
         given = not context.get_parameter_source(option.name).name.startswith("DEFAULT")
@@ -253,12 +256,12 @@ def click_made(args: Any, _kwargs: Any) -> Look:
 
 @outermost
 def tyro_made(result: Any, *_call: Any) -> None:
-    """Record the arguments of the call that tyro builds, before the call runs."""
+    """Record the arguments of the call that tyro builds, before it is executed."""
     note_all("tyro", result[0].keywords, "--%s", sys.argv[1:])
 
 
 def absl_parsed(args: Any, _kwargs: Any) -> Look:
-    """Record all flags after they are parsed."""
+    """Record all flags once they have been parsed."""
     yield
     for name, flag in args[0]._flags().items():
         if name == flag.name:
@@ -267,7 +270,7 @@ def absl_parsed(args: Any, _kwargs: Any) -> Look:
 
 
 def fire_parsed(args: Any, _kwargs: Any) -> Look:
-    """Record the arguments that fire prepares for a function, before the call. The caller's frame has the function and the words."""
+    """Record the arguments that fire prepares for a call. The function and the words are in the caller's frame."""
     result: Any = yield
     caller = sys._getframe(2).f_locals
     values = dict(caller["fn_spec"].kwonlydefaults or {}, **dict(zip(args[0], result[0])))
@@ -275,7 +278,7 @@ def fire_parsed(args: Any, _kwargs: Any) -> Look:
 
 
 def hydra_composed(args: Any, kwargs: Any) -> Look:
-    """Record the configuration that Hydra keeps for the job. Interpolations stay unresolved: a resolver is user code."""
+    """Record the job configuration kept by Hydra. Interpolations are left unresolved, since a resolver is user code."""
     yield
     config = args[1] if len(args) > 1 else kwargs["cfg"]
     values = sys.modules["omegaconf"].OmegaConf.to_container(config, resolve=False)
@@ -283,14 +286,14 @@ def hydra_composed(args: Any, kwargs: Any) -> Look:
 
 
 def deepspeed_made(args: Any, _kwargs: Any) -> Look:
-    """Record the three batch numbers that DeepSpeed derives."""
+    """Record the three batch sizes that DeepSpeed computes."""
     yield
     for name in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
         note("deepspeed", name, getattr(args[0], name))
 
 
 def watch_loaders(module: ModuleType) -> None:
-    """Record what a module's loaders return to the script, or to any caller that loads a file from the command line or the plan."""
+    """Record what a module's loaders return to the script, or to any caller if the file is on the command line or in the plan."""
 
     def loaded(result: Any, args: Any, kwargs: Any, caller: Any) -> None:
         if wire.step or counts["file"] >= MOST["file"] or not isinstance(result, (dict, list)):
@@ -313,7 +316,7 @@ def watch_loaders(module: ModuleType) -> None:
 
 
 def _file_of(source: Any) -> tuple[str | None, bool]:
-    """Return the loaded source's path, and whether the command line or the plan contains it. Text is compared by contents."""
+    """Return the source's path and whether the command line or the plan names it. Text is matched by its contents."""
     words = [str(word).rpartition("=")[2] for word in getattr(sys, "argv", [])[1:]]
     words = [word for word in words if word.endswith((".json", ".yaml", ".yml", ".toml"))]
     named = _contents(tuple(words + [entry["path"] for entry in plan.files]))
@@ -336,18 +339,18 @@ def _contents(paths: tuple[str, ...]) -> dict[str, bytes]:
 
 
 _HIDDEN = "<redacted>"
-"""The journal writes this for a secret in the recorded words (supervisor/text/redact.py). It matches any text."""
+"""What the journal writes for a secret in recorded words (supervisor/text/redact.py). It matches any text."""
 _OF_ONE_RANK = re.compile(r"--?local[_-]rank=\d+|-u")
 _RANK = re.compile(r"((?:^|\0)--?(?:[\w-]*[-_])?(?:rank|gpu|device)[=\0])\d+(?![^\0])")
-"""Matches words that may differ between ranks of one attempt, such as ``--rank 1`` if only a shell starts the ranks."""
+"""Matches words that may differ between an attempt's ranks, such as ``--rank 1`` if a plain shell starts the ranks."""
 
 
 plan = SimpleNamespace(options=[], files=[], late=False)
-"""The changes to make in this process. `late`: wait with the words until `sys.argv` is filled."""
+"""The changes to make in this process. If `late` is true, change the words only once `sys.argv` is filled."""
 
 
 def read_plan() -> None:
-    """Change this process if the plan applies to it, before the first line of the script runs."""
+    """Apply the plan to this process, if it is meant for it, before the script's first line runs."""
     import json
 
     with quietly("apply"):
@@ -367,7 +370,7 @@ def read_plan() -> None:
 
 
 def _change_keys(by: str, file: str | None, result: Any) -> None:
-    """Set the planned keys in a loader's `result` for a file, the first time only. Dots descend into dicts and lists."""
+    """Set planned keys in a loader's `result` the first time a file is loaded. Dotted keys descend into dicts and lists."""
     for entry in [entry for entry in plan.files if file is not None and _is_same(file, entry["path"])]:
         *path, last = [entry["key"]] if entry["key"] in result else entry["key"].split(".")
         holder = result
@@ -386,7 +389,7 @@ def _answer(by: str, name: str, before: object, after: object) -> None:
 
 
 def _command_line() -> tuple[list[str], bool]:
-    """Return the words that started this process, and whether `multiprocessing` spawned it (with its parent's words)."""
+    """Return this process's command line and whether `multiprocessing` spawned it (in which case it is the parent's)."""
     own = list(getattr(sys, "orig_argv", ())) or _words_of("self")
     return (_words_of(os.getppid()), True) if _SPAWNED in own else (own, False)
 
@@ -397,7 +400,7 @@ def _words_of(process: object) -> list[str]:
 
 
 def _is_planned(own: list[str], recorded: list[str], options: list[Any]) -> bool:
-    """Check whether a command line is the recorded one except for the planned values. The interpreter's path may differ."""
+    """Check whether a command line equals the recorded one except for planned values and the interpreter's path."""
     rests = []
     for words in (own[1:], recorded[1:]):
         rest = [word for option, _, kept in _pieces(words, options) if option is None for word in kept]
@@ -415,7 +418,7 @@ def _is_same(own: str, recorded: str) -> bool:
 
 
 def _pieces(words: list[str], options: list[Any]) -> Iterator[tuple[Any, str | None, list[str]]]:
-    """Yield a command line in pieces: the option it sets or None, the old value, and the words with the planned value."""
+    """Split a command line into pieces: the option set (or None), its old value, and the words with the planned value."""
     index = 0
     while index < len(words):
         found = (_set_by(option, *words[index : index + 2]) for option in options)
@@ -425,7 +428,7 @@ def _pieces(words: list[str], options: list[Any]) -> Iterator[tuple[Any, str | N
 
 
 def _set_by(option: dict[str, Any], word: str, following: str = "--") -> Any:
-    """Return the option, its number of words, the old value, and the words with the planned value; None if `word` does not set it."""
+    """Return the option, its word count, the old value and the words to use instead, or None if `word` does not set it."""
     new = str(option["value"])
     head, equals, value = word.partition("=")
     if equals and head.lstrip("+") in option["words"]:

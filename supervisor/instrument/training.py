@@ -1,7 +1,7 @@
-"""Measure the batches drawn, the model's input shapes, backward passes, optimizer steps, and a step's time and memory.
+"""Measure the batches drawn, the model's input shapes, backward passes, optimizer steps, and each step's time and memory.
 
-PyTorch's own hooks are used where they exist (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`). The others
-are wrappers. The instrumentation reads only a tensor's shape and dtype, and keeps no tensor.
+PyTorch's own hooks are used where available (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`), wrappers
+elsewhere. Only the shape and dtype of a tensor are read, and no reference to it is kept.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .imports import leave_environment
 from .wire import Look, observe, place, quietly, watch, wire
 
 CLOSE_STEPS = 4
-"""The first steps are recorded one by one, with every forward's shapes. Then the forward hook is removed."""
+"""The first steps are recorded individually, with shapes for every forward pass. Then the forward hook is removed."""
 RECORD_S = 1.0
-"""Later steps are summed into one record per this many seconds."""
+"""Later steps are summed into one record for each period of this many seconds."""
 MAX_LOADERS = 40
 
 counts: Any = functools.partial(collections.defaultdict, int)
 _ARITHMETIC = re.compile(r"[\w.+\-*/%(), ]{1,120}")
-"""Matches the recordable text of a call ``…Loader(…, batch_size=…)``: names, numbers, operators and function calls, no strings."""
+"""Matches recordable text in ``…Loader(…, batch_size=…)`` calls: names, numbers, operators and function calls, but no strings."""
 
 
 class Training:
-    """The activity of this process since its last optimizer step."""
+    """What this process has done since its last optimizer step."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -44,32 +44,32 @@ class Training:
         self.compiling = compiler.is_compiling
         self.thread = threading.get_ident()
         self.loaders: Any = weakref.WeakKeyDictionary()
-        """For each DataLoader and each iterator: its number, and the batches drawn since the last step."""
+        """For each DataLoader and iterator: its number and the batches drawn since the last step."""
         self.numbered = 0
         self.last_loader: Any = None
         self.drawn: list[Any] = []
-        """The loaders from which a batch was drawn since the last step."""
+        """Loaders that a batch was drawn from since the last step."""
         self.feeding: list[Any] = []
         self.within = 0
-        """Calls of `next` and `backward` in progress. A forward inside them is a transform or a recomputation."""
+        """Number of `next` and `backward` calls in progress. A forward pass inside one is a transform or a recomputation."""
         self.armed = True
         self.awaits_dynamo = False
         self.hook: Any = None
         self.newest: Any = None
-        """Shapes of the newest outermost forward, if no loader feeds it and it is not the first since the last backward pass."""
+        """Shapes of the latest outermost forward pass with no loader feeding it, unless it is the first since a backward pass."""
         self.backwards_ever = 0
         self.passes = self.other_passes = 0
-        """Backward passes since any optimizer stepped, and the largest count in this `round` after the first."""
+        """Backward passes since any optimizer stepped, and the highest such count in this `round` after the first step."""
         self.optimizers: dict[Any, int] = {}
-        """For each optimizer, by weak reference: the number of backward passes before its last step."""
+        """The number of backward passes before each optimizer's last step, keyed by weak reference."""
         self.round: list[Any] = []
-        """The optimizers that have stepped since the last counted step, its own first. A second step by any of them counts."""
+        """Optimizers that stepped since the last counted step, its own first. If one steps again, that step counts."""
         self.last_step_at: float | None = None
         self.since, self.sums = counts(), counts(micro_steps=0, data_wait_s=0.0)
-        """The counts of a `step` record: since the last step, and since the last record."""
+        """Counts for a `step` record, since the last step and since the last record."""
         self.flushed_at = self.timed_at = 0.0
         self.replicas: list[Any] = []
-        """Weak references to the DDP models."""
+        """Weak references to DDP models."""
         self.sampled = 0
         """The last iteration for which DDP's own times were recorded."""
         self.is_waiting = False
@@ -91,14 +91,14 @@ class Training:
         wire.record("loader", id=self.numbered, at=at, expression=batch_expression(frame), **sizes)
 
     def iterator_made(self, args: Any, _kwargs: Any) -> Look:
-        """Observe `DataLoader._get_iterator` to learn which loader an iterator belongs to."""
+        """Observe `DataLoader._get_iterator` to learn which loader each iterator belongs to."""
         result = yield
         loader = self.loaders.get(args[0])
         if loader is not None:
             self.loaders[result] = loader
 
     def batch_asked(self, args: Any, _kwargs: Any) -> Look:
-        """Observe `_BaseDataLoaderIter.__next__`. For a call by a prefetching thread, training does not wait."""
+        """Observe `_BaseDataLoaderIter.__next__`. Calls from a prefetching thread do not hold up training."""
         own = threading.get_ident() == self.thread
         self.within += own
         began = time.perf_counter()
@@ -129,7 +129,7 @@ class Training:
             loader.sizes, loader.shown = sizes, now
 
     def forward_begins(self, module: Any, inputs: Any) -> None:
-        """Record the input shapes before a module's forward, outside compiled code."""
+        """Record input shapes before a module's forward pass, outside compiled code."""
         if wire.step >= CLOSE_STEPS or wire.off:
             self.unhook()
             return
@@ -153,19 +153,19 @@ class Training:
         wire.record("shape", step=wire.step, loader=number, of="forward", **described(tensors))
 
     def is_inner_call(self) -> bool:
-        """Check whether another module calls the module whose forward begins."""
+        """Check whether the module about to run was called by another module."""
         call = self.torch.nn.Module._call_impl.__code__
         return sum(frame.f_code is call for frame, _ in traceback.walk_stack(sys._getframe(1))) > 1
 
     def unhook(self) -> None:
-        """Remove the forward hook and stop watching the environment, after the first steps or before a compilation."""
+        """Remove the forward hook and stop watching the environment, after the first steps or before compilation."""
         leave_environment()
         if self.hook is not None:
             self.hook.remove()
             self.hook = None
 
     def backward_called(self, _args: Any, _kwargs: Any) -> Look:
-        """Observe `torch.autograd.backward`. At its end DDP waits for the others, unless its last forward disabled this."""
+        """Observe `torch.autograd.backward`. DDP waits for other ranks at the end, unless its last forward pass disabled that."""
         self.within += 1
         if self.newest is not None:
             wire.record("shape", step=wire.step, of="backward", **self.newest)
@@ -179,11 +179,13 @@ class Training:
         self.armed = True
 
     def compile_called(self, args: Any, _kwargs: Any) -> Look:
-        """Observe `torch.compile`. With a global hook, a compiled module warns on each call, and dynamo takes other paths.
+        """Observe `torch.compile`. With a global hook installed, compiled modules warn on each call and dynamo takes other paths.
 
-        So the hook is removed before the first compilation: for a module at once; for a function, which may be an optimizer's and decorated
-        at import, when dynamo begins. From then on, compiled modules are observed at their calls, outside the compiled
-        code: `OptimizedModule.__call__`, and the attribute that `Module.compile` sets, which is never pickled.
+        The hook is therefore removed before the first compilation: right away for a module, or when dynamo begins for a function,
+        which
+        may be an optimizer's and decorated at import. From then on, compiled modules are observed at their calls, outside the
+        compiled
+        code: via `OptimizedModule.__call__` and the attribute that `Module.compile` sets, which is never pickled.
         """
         owner = __import__("torch._dynamo.eval_frame", fromlist=["OptimizedModule"]).OptimizedModule
         begins = getattr(sys.modules.get("torch._dynamo.callback"), "on_compile_start", None)
@@ -212,7 +214,7 @@ class Training:
         )
 
     def looking(self, original: Any, look: Any) -> Any:
-        """Observe `original` with `look`, except while dynamo traces it."""
+        """Observe `original` with `look`, except while dynamo is tracing it."""
         compiling, observed = self.compiling, observe(original, look, "compiled")
 
         @functools.wraps(original)
@@ -222,14 +224,14 @@ class Training:
         return called
 
     def step_called(self, args: Any, _kwargs: Any) -> Look:
-        """Observe `step` of an optimizer that has lost its hooks."""
+        """Observe the `step` method of an optimizer that has lost its hooks."""
         yield
         self.stepped(args[0])
 
     def stepped(self, optimizer: Any) -> None:
-        """After `Optimizer.step`, add up the counts since the last step, and write them when due.
+        """After `Optimizer.step`, add up the counts since the last step and write them when due.
 
-        A step without a backward pass before it only creates state and does not count.
+        A step with no preceding backward pass only creates state and does not count.
         """
         own = weakref.ref(optimizer)
         if self.optimizers.get(own, 0) == self.backwards_ever:
@@ -261,7 +263,7 @@ class Training:
             wire.flush()
 
     def flush(self) -> None:
-        """Write the sums since the last record, and two values too slow to read at each step: memory, the optimizer's own count."""
+        """Write the sums since the last record and two values too slow to read every step: memory and the optimizer's count."""
         if not self.sums["steps"]:
             return
         sums, self.sums = self.sums, counts(micro_steps=0, data_wait_s=0.0)
@@ -283,9 +285,10 @@ class Training:
             wire.record("timing", step=wire.step, **times)
 
     def reducer_times(self) -> dict[str, float]:
-        """Return DDP's times for the last iteration it sampled (the first ten, then every hundredth), on its device's clock.
+        """Return DDP's times for its last sampled iteration (the first ten, then every hundredth), on its device's clock.
 
-        The wait is from the end of this rank's backward pass to the end of the last all-reduce. A forward sending buffers waits too.
+        The wait is from the end of this rank's backward pass to that of the last all-reduce. A forward pass sending buffers waits
+        too.
         """
         ddp: Any = self.replicas[0]() if len(self.replicas) == 1 else None
         seen = ddp._get_ddp_logging_data() if ddp is not None else {}
@@ -296,7 +299,7 @@ class Training:
         return {"collective_wait_s": wait_ns / 1e9}
 
     def waiting(self, *_call: Any, is_wait: bool = True) -> Any:
-        """Time a call in which the host waits for other ranks: `Work.wait`, and DDP's calls."""
+        """Time a call in which the host waits for other ranks: `Work.wait` or one of DDP's calls."""
         if not is_wait or self.is_waiting or threading.get_ident() != self.thread:
             yield
             return
@@ -314,7 +317,7 @@ class Training:
         self.replicas.append(weakref.ref(args[0], self.replicas.remove))
 
     def scaler_stepped(self, args: Any, kwargs: Any) -> Look:
-        """Observe `GradScaler.step`. If the optimizer did not step, gradients were not finite and it was skipped."""
+        """Observe `GradScaler.step`. If the optimizer did not step, it was skipped because of non-finite gradients."""
         optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
         own = weakref.ref(optimizer)
         before = self.optimizers.get(own)
@@ -324,7 +327,7 @@ class Training:
             self.flushed_at = 0.0
 
     def group_made(self, _args: Any, kwargs: Any) -> Look:
-        """Observe `init_process_group`. With CPU backends, every wait for others is a wait in `Work.wait`."""
+        """Observe `init_process_group`. With CPU backends, waiting for other ranks always happens in `Work.wait`."""
         yield
         work = self.torch._C._distributed_c10d.Work
         if place()["backend"] in ("gloo", "mpi") and not hasattr(work.wait, "__wrapped__"):
@@ -334,7 +337,7 @@ class Training:
 
 
 def watch_torch(torch: Any) -> None:
-    """Install the hooks once torch is imported. A part missing in a torch release does not affect the others."""
+    """Install the hooks once torch is imported. If a torch release lacks one of the parts, the others still work."""
     from . import checkpoints
 
     training = Training(torch)
@@ -379,12 +382,12 @@ def watch_torch(torch: Any) -> None:
 
 
 def tensors_in(value: Any) -> list[Any]:
-    """Return the first four tensors in a batch or in a call's arguments."""
+    """Return the first four tensors found in a batch or in call arguments."""
     return list(itertools.islice(_tensors(value, 3), 4))
 
 
 def described(tensors: list[Any]) -> dict[str, list[Any]]:
-    """Return the `shapes` of tensors and their `dtypes`, e.g. "int64"."""
+    """Return the `shapes` of tensors and their `dtypes`, such as "int64"."""
     dtypes = [str(getattr(tensor, "dtype", "")).rpartition(".")[2] for tensor in tensors]
     return {"shapes": [list(tensor.shape) for tensor in tensors], "dtypes": dtypes}
 
@@ -403,7 +406,7 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
 
 
 def host_waits(torch: Any, optimizer: Any) -> bool:
-    """Check whether the host waits until each collective ends: on a CPU, with whole parameters. FSDP and DTensor shard them."""
+    """Check whether the host blocks on each collective: on CPU with whole parameters, unlike with FSDP or DTensor."""
     first: Any = optimizer.param_groups[0]["params"][0] if optimizer is not None else None
     return (
         type(first) is torch.nn.Parameter and first.device.type == "cpu" and not torch.cuda.is_initialized()
@@ -420,7 +423,7 @@ def optimizer_step(optimizer: Any) -> Any:
 
 
 def memory_peak(torch: Any) -> int:
-    """Return peak memory so far, in bytes: CUDA's own counter if in use, else the process's resident memory."""
+    """Return peak memory so far in bytes: CUDA's own counter if CUDA is in use, otherwise resident memory."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_allocated())
     import resource
@@ -429,7 +432,7 @@ def memory_peak(torch: Any) -> int:
 
 
 def batch_expression(frame: Any) -> Any:
-    """Return the text of ``batch_size=…`` in the call ``…Loader(…)`` at `frame`, if it is arithmetic, else None."""
+    """Return the text of ``batch_size=…`` in the ``…Loader(…)`` call at `frame` if it is arithmetic, else None."""
     # Before Python 3.11, without source, or without a matching call.
     with suppress(AttributeError, IndexError, SyntaxError, TypeError, ValueError):
         line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]

@@ -1,7 +1,7 @@
 """Write this process's records to ``measured<rank>.jsonl`` in the telemetry folder (docs/telemetry.md).
 
-Records stay in memory until the process is seen to train, so a launcher, an agent or a data worker never writes one. Each record is
-one line, in one write, to a file opened only for that write: some scripts close every descriptor that they did not open.
+Records are buffered until training is detected, so a launcher, agent or data worker never writes any. Each record is one line,
+written in one call to a file opened just for that, because some scripts close every descriptor they did not open.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 Look = object
-"""A generator that `watch` runs around a call. It yields once and receives the result."""
+"""A generator that `watch` runs around a call. It yields once, receiving the call's result."""
 
 MAX_FILE_BYTES = 8 << 20
-"""Beyond this size the file is renamed to ``….1``. Two files are kept."""
+"""Above this size, the file is renamed to ``….1``. Two files are kept."""
 MAX_KEPT = 2000
-"""Maximum number of records held before training is seen. Later ones are dropped."""
+"""Maximum number of records buffered before training is detected. Later ones are dropped."""
 MAX_NOTES = 20
-"""Maximum number of internal errors in one process. Then it stops measuring."""
+"""Maximum number of internal errors in a process, after which it stops measuring."""
 # A number with such a name is not recorded (a PIN, a numeric password). supervisor/text/redact.py has the full rule and
 # also checks the value. A test shows that every secret name there is secret here as well.
 _SECRET = re.compile(
@@ -38,12 +38,12 @@ CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def is_secret(name: str) -> bool:
-    """Check whether an option, variable or key with this name may hold a secret, which is never recorded."""
+    """Check whether an option, variable or key with this name may hold a secret. Secrets are never recorded."""
     return _SECRET.search(CAMEL.sub("_", name).lower().replace("-", "_").replace(".", "_")) is not None
 
 
 class Wire:
-    """The records of this process. `folder` is the telemetry folder."""
+    """This process's records. `folder` is the telemetry folder."""
 
     def __init__(self) -> None:
         self.folder: Any = getattr(sys.modules.get(__name__.partition(".")[0]), "telemetry", None)
@@ -55,11 +55,11 @@ class Wire:
         self.argv: Any = None
         self.step = 0
         self.writers: list[Callable[[], None]] = []
-        """Functions that write pending records, called from time to time and at exit."""
+        """Functions that write pending records, called periodically and at exit."""
         self.at_start: list[Callable[[], None]] = []
 
     def record(self, kind: Any, **keys: Any) -> None:
-        """Write a record, or keep it until training is seen. `keys` that are None are omitted."""
+        """Write a record, or buffer it until training is detected. Any of `keys` that is None is omitted."""
         if self.off:
             return
         entry = {"v": 1, "t_wall": time.time(), "t_mono": time.monotonic(), "kind": kind}
@@ -70,7 +70,7 @@ class Wire:
             self.kept.append(entry)
 
     def start_reporting(self, timeout_s: Any = None) -> None:
-        """Start reporting once training is seen, but never in a data worker. `timeout_s` is the process group's."""
+        """Start reporting once training is detected, but never in a data worker. `timeout_s` is the process group's timeout."""
         if self.off or self.reporting:
             return
         data = sys.modules.get("torch.utils.data")
@@ -90,13 +90,13 @@ class Wire:
         atexit.register(self._end)
 
     def forked(self) -> None:
-        """Handle a fork. A fork of a reporting process measures nothing. Any other fork starts over."""
+        """Handle a fork. A fork of a process that is already reporting measures nothing; any other fork starts over."""
         if self.reporting:
             self.off = True
         self.pid = os.getpid()
 
     def note(self, where: str, error: Any) -> None:
-        """Record an internal error by its class and place, never by its text, which may hold a value."""
+        """Record an internal error by its class and location, never its message, which may contain a value."""
         self.notes += 1
         place = error.__traceback__
         while place.tb_next is not None:
@@ -150,7 +150,7 @@ os.register_at_fork(after_in_child=wire.forked)
 class quietly:  # noqa: N801 - it reads as a word of the language
     """Keep our errors out of the script. Ctrl-C and `SystemExit`, which a signal may raise here, belong to the script.
 
-    One object serves all calls of a wrapper. A `contextlib` generator for each took a quarter of the hooks' time.
+    One instance serves all calls of a wrapper. A `contextlib` generator per call took up a quarter of the hooks' time.
     """
 
     def __init__(self, where: Any) -> None:
@@ -171,9 +171,9 @@ class quietly:  # noqa: N801 - it reads as a word of the language
 def observe(original: Any, look: Callable[..., Any], name: str) -> Any:
     """Observe `original` with the generator `look(args, kwargs)`, which receives the result at its `yield`.
 
-    The code before the `yield` runs before the call, the code after it after the call. A generator that returns early stops
-    observing. A function without a `yield` runs before the call, and costs less than half. The original gets its arguments
-    unchanged, and its errors and result go to the script. If it raises, the generator is closed, so that its `finally` runs.
+    Code before the `yield` runs before the call, and code after it runs after. If the generator returns early, observation stops.
+    A function without a `yield` runs before the call and costs less than half as much. The arguments, result and errors of
+    `original` pass through unchanged. If it raises, the generator is closed, so its `finally` block runs.
     """
     ours = quietly(name)
 
@@ -202,7 +202,7 @@ def observe(original: Any, look: Callable[..., Any], name: str) -> Any:
 
 
 def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> None:
-    """Observe `owner.name`, if it exists. `aliases`: other modules that have it under the same name."""
+    """Observe `owner.name`, if it exists. `aliases` are other modules that expose it under the same name."""
     original = getattr(owner, name, None)
     if original is None:  # another release
         return
@@ -218,9 +218,9 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
 
 
 def place() -> dict[str, Any]:
-    """Return `rank`, `world_size` and `backend` of the process group; else the launcher's values, else rank 0.
+    """Return the process group's `rank`, `world_size` and `backend`, or else the launcher's values, or else rank 0.
 
-    In an `sbatch` job every process has a SLURM_PROCID. It is a rank's only if it is not the keeper's.
+    In an `sbatch` job, every process has a SLURM_PROCID. It is a rank's own only if it differs from the keeper's.
     """
     group = sys.modules.get("torch.distributed")
     if group is not None and group.is_available() and group.is_initialized():

@@ -1,1 +1,1 @@
-"""Checks before the launch, each a small function."""
+"""Checks that run before the launch, each a small function."""

@@ -22,11 +22,11 @@ BEFORE: Final[tuple[Check, ...]] = (
     host.check_open_files,
     host.check_cores,
 )
-"""Run before anything starts: checks that can refuse a start, and checks that take a few milliseconds."""
+"""Checks that run before anything starts: those that can refuse a start and those that take only milliseconds."""
 
 
 def beside() -> tuple[Check, ...]:
-    """Return checks run by the keeper (at the start) and `stoker check`. They ask programs, drivers, name servers. None refuses."""
+    """Return checks for the keeper (at startup) and `stoker check`. They query programs, drivers and DNS; none can refuse."""
     from supervisor.preflight import gpus  # imported here, so that no start waits for its imports
 
     return (
@@ -40,7 +40,7 @@ def beside() -> tuple[Check, ...]:
 
 
 def asked() -> tuple[Check, ...]:
-    """Return the checks that run only on request (`--deep`), because they take seconds."""
+    """Return checks that run only on request (`--deep`) because they take seconds."""
     from supervisor.preflight import collective, meeting
 
     return (
@@ -54,7 +54,7 @@ def asked() -> tuple[Check, ...]:
 def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:
     """Run `checks` in order and return their results. Checks leave nothing behind.
 
-    A check that the system denies access results in a note and does not prevent the start.
+    If the system denies a check access, the result is a note and the start goes ahead.
     """
     found: list[Finding] = []
     for check in checks:
@@ -67,5 +67,5 @@ def run_checks(checks: Iterable[Check], context: CheckContext) -> list[Finding]:
 
 
 def refused(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the refusals, which prevent a start (exit code 3)."""
+    """Return the refusals, which prevent the start (exit code 3)."""
     return [finding for finding in findings if finding.level is FindingLevel.REFUSE]

@@ -1,6 +1,6 @@
-"""Lets the ranks meet once before the job starts: one process group, one sum, and the transfer rate of each pair.
+"""Have the ranks meet once before the job starts: one process group, one sum, and the transfer rate of each pair.
 
-The ranks of this machine meet first. On several nodes, all ranks then meet if the same check runs on the other nodes.
+This machine's ranks meet first. On several nodes, all ranks then meet, provided the other nodes run the same check.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NODES_MEET_S: Final = 60
 NODES_LIMIT_S: Final = 120.0
 TICK_S: Final = 0.05
 PROBE_EVERY_S: Final = 15.0
-"""The interval of trying the meeting point while the ranks of several nodes wait for each other."""
+"""How often to try the rendezvous while ranks on several nodes wait for each other."""
 SLOW_RATIO: Final = 0.3
-"""A pair that sends less than this share of the norm is reported."""
+"""Pairs below this fraction of the norm are reported."""
 SLOW_LINK: Final = 50e6
-"""Bytes per second between two nodes. A lower rate does not even use half of a gigabit link."""
+"""Bytes per second between two nodes. Anything lower would not fill even half of a gigabit link."""
 MOST_NAMED: Final = 4
 PAIRS: Final = "pairs "
 # https://docs.pytorch.org/docs/stable/distributed.html: a file needs neither a port nor a name. Pairs are measured in rounds,
@@ -105,7 +105,7 @@ _RANK: Final = dedent("""
 
 
 class _Pairs(msgspec.Struct, frozen=True):
-    """The measurements: two ranks and bytes per second per pair, and the hosts of the ranks."""
+    """Measurements: (rank, rank, bytes per second) for each pair, and the host of each rank."""
 
     pairs: list[tuple[int, int, float]]
     hosts: list[str]
@@ -113,7 +113,7 @@ class _Pairs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Who meets where. `first`: this machine's first rank. Without `host`, only this machine's ranks, over a file."""
+    """Who meets where. `first` is this machine's first rank. Without `host`, only this machine's ranks meet, via a file."""
 
     first: int
     here: int
@@ -123,14 +123,14 @@ class _Meeting:
 
     @property
     def nodes(self) -> int:
-        """The number of nodes that take part."""
+        """The number of participating nodes."""
         return self.ranks // self.here
 
 
 def check_collective(
     context: CheckContext, *, limit_s: float = LIMIT_S, meet_s: int = MEET_S
 ) -> Iterator[Finding]:
-    """Check whether this machine's ranks meet and sum the same 4 MiB, with the job's Python and environment."""
+    """Check whether this machine's ranks can meet and sum 4 MiB, using the job's Python and environment."""
     ranks = context.spec.nproc_per_node
     yield from _meet(context, _Meeting(0, ranks, ranks), limit_s, meet_s)
 
@@ -138,7 +138,7 @@ def check_collective(
 def check_nodes_meet(
     context: CheckContext, *, limit_s: float = NODES_LIMIT_S, meet_s: int = NODES_MEET_S
 ) -> Iterator[Finding]:
-    """Check the same for all ranks on all nodes, at the job's meeting point. Every node must run this check within a minute."""
+    """Run the same check across all nodes at the job's rendezvous. Every node must run it within a minute."""
     spec = context.spec
     if not spec.several_nodes:
         return
@@ -203,7 +203,7 @@ def _judged(
     took_s: float,
     failed_way: Failed | None,
 ) -> Finding:
-    """Judge the meeting. A rank that ended on its own is the cause. One that gave up after `meet_s` waited."""
+    """Judge the meeting. A rank that exited on its own is the cause; one that gave up after `meet_s` was only waiting."""
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
     never = [rank for rank, code in enumerate(codes) if waited_s[rank] is None and not code]
     ended = [rank for rank, code in enumerate(codes) if code]
@@ -239,9 +239,9 @@ def _judged(
 
 
 def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
-    """Report bytes per second per pair, and warn about pairs much slower than the others.
+    """Report each pair's bytes per second and warn about pairs much slower than the rest.
 
-    Between nodes, the best pair shows the network's capacity. Cards in a machine differ in wiring, so the median is the norm.
+    Between nodes, the best pair shows what the network can do. Within a machine, wiring differs, so the median is the norm.
     """
     step, kind = (meeting.here, "nodes") if meeting.host else (1, "ranks")
     rates = {(a // step, b // step): rate for a, b, rate in measured.pairs}

@@ -1,4 +1,4 @@
-"""Defines a check: a function that examines one aspect of a job and its machine and yields its results."""
+"""Defines a check: a function that examines one aspect of a job or its machine and yields its results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from supervisor.run.records import Finding, FindingLevel
 GIB: Final = 2**30
 
 KNOBS_CHECK: Final = "restarts"
-"""The name of the check for what the script's flags allow a restart to do."""
+"""Name of the check for what a restart can do, given the script's flags."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """The inputs of the checks.
+    """Inputs to the checks.
 
-    `env` is the launch's environment. `interpreter`: launches the job, or None if none was found.
+    `env` is the environment of the launch. `interpreter` is what launches the job, or None if none was found.
     """
 
     spec: JobSpec
@@ -39,27 +39,27 @@ Check = Callable[[CheckContext], Iterator[Finding]]
 
 
 def ok(check: str, what: str) -> Finding:
-    """Return a result that needs no action."""
+    """Return a result that requires no action."""
     return Finding(FindingLevel.OK, check, what)
 
 
 def note(check: str, what: str, fix: str = "") -> Finding:
-    """Return a result that is worth knowing but not a problem."""
+    """Return a result that is worth knowing but is not a problem."""
     return Finding(FindingLevel.INFO, check, what, fix)
 
 
 def warn(check: str, what: str, fix: str = "") -> Finding:
-    """Return a result that may end the run or slow it down."""
+    """Return a result for something that may kill the run or slow it down."""
     return Finding(FindingLevel.WARNING, check, what, fix)
 
 
 def refuse(check: str, what: str, fix: str = "") -> Finding:
-    """Return a result that ends the start with exit code 3, because the start cannot succeed."""
+    """Return a result that aborts the start with exit code 3, because it cannot succeed."""
     return Finding(FindingLevel.REFUSE, check, what, fix)
 
 
 def existing_parent(folder: Path) -> Path:
-    """Return the nearest existing folder: this one or an ancestor."""
+    """Return the nearest folder that exists: this one or an ancestor."""
     parent = folder.absolute()
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent

@@ -1,6 +1,6 @@
-"""Checks this machine's GPUs with NVML: enough, free, healthy, and set up for the job.
+"""Checks this machine's GPUs through NVML: are there enough, and are they free, healthy and set up for the job?
 
-NVML may take a second to start on a machine without persistence mode, so GPUs are read once, during the start.
+NVML can take a second to start on a machine without persistence mode, so GPUs are read once, during the start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLOWED: Final = frozenset(("hw_slowdown", "sw_thermal", "hw_thermal", "power_bra
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Input of the checks below. `mine` are the GPUs that ranks will see, in CUDA's order, or None if unknown (a MIG slice)."""
+    """Input to the checks below. `mine` lists the GPUs ranks will see, in CUDA order, or is None if unknown (a MIG slice)."""
 
     context: CheckContext
     survey: GpuSurvey
@@ -45,7 +45,7 @@ class Seen:
 
 
 def check_gpus(context: CheckContext) -> Iterator[Finding]:
-    """Run all checks of a job's GPUs on one NVML survey."""
+    """Run all GPU checks for a job on a single NVML survey."""
     begun_t = time.time()
     survey = survey_gpus()
     if isinstance(survey, str):
@@ -63,7 +63,7 @@ def check_gpus(context: CheckContext) -> Iterator[Finding]:
 
 
 def _enough(seen: Seen) -> Iterator[Finding]:
-    """Check for at least one GPU per rank."""
+    """Check that there is at least one GPU per rank."""
     spec, named = seen.context.spec, seen.env.get(VISIBLE)
     there, ranks = len(seen.survey.samples), spec.nproc_per_node
     if seen.mine is None:
@@ -96,7 +96,7 @@ def _enough(seen: Seen) -> Iterator[Finding]:
 
 
 def _free(seen: Seen) -> Iterator[Finding]:
-    """Report other users of the GPUs, since when, and how much memory is left."""
+    """Report who else is using the GPUs, since when, and how much memory is left."""
     for sample in seen.used:
         used, total = sample.memory_used_bytes, sample.memory_total_bytes
         if used is None or total is None or used < WORTH_SAYING_BYTES:
@@ -116,7 +116,7 @@ def _free(seen: Seen) -> Iterator[Finding]:
 
 
 def _sound(seen: Seen) -> Iterator[Finding]:
-    """Report lost cards, memory errors, and cards that run slower than they should."""
+    """Report lost cards, memory errors, and cards running slower than they should."""
     for sample in seen.used:
         name, slowed = _name(sample), sorted(SLOWED.intersection(sample.throttle or ()))
         if sample.lost:
@@ -140,9 +140,9 @@ def _set_up(seen: Seen) -> Iterator[Finding]:
 
 
 def _driver(seen: Seen) -> Iterator[Finding]:
-    """Compare the driver with torch's CUDA. Within a major version an older driver will do. A newer major needs a newer driver.
+    """Compare the driver with torch's CUDA: within a major version an older driver will do; a newer major needs a newer one.
 
-    https://docs.nvidia.com/deploy/cuda-compatibility/: minor version compatibility.
+    See minor version compatibility at https://docs.nvidia.com/deploy/cuda-compatibility/.
     """
     interpreter = seen.context.interpreter
     if interpreter is None or interpreter.torch_version is None:
@@ -169,7 +169,7 @@ def _name(sample: GpuSample) -> str:
 
 
 def _who(process: GpuProcess) -> str:
-    """Describe a process by pid, name, user, start and memory. Unknown parts are left out."""
+    """Describe a process by pid, name, user, start time and memory, leaving out whatever is unknown."""
     import psutil
 
     held = process.memory_used_bytes

@@ -1,4 +1,4 @@
-"""Checks the machine of a job: folders, disk, memory, limits, and whether its processes may be inspected."""
+"""Checks a job's machine: folders, disk, memory, limits, and whether its processes may be inspected."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_runs_dir(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_disk(context: CheckContext) -> Iterator[Finding]:
-    """Check space and inodes for logs and checkpoints where the run folder will be."""
+    """Check for enough space and inodes for logs and checkpoints where the run folder will be."""
     parent = existing_parent(context.runs_dir)
     free = shutil.disk_usage(parent).free
     entries = os.statvfs(parent)
@@ -76,9 +76,9 @@ def check_disk(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
-    """Check the free space where this job's last run left its newest checkpoint. Two checkpoints must fit.
+    """Check for room for two checkpoints where this job's last run left its latest one.
 
-    A script writes the new checkpoint before it deletes an old one.
+    Two must fit, because a script writes a new checkpoint before deleting an old one.
     """
     from supervisor.run.index import known_runs
     from supervisor.run.journal import read_state
@@ -106,7 +106,7 @@ def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_host_memory(context: CheckContext) -> Iterator[Finding]:
-    """Compare free memory within the control group's limit with what the ranks need before they load data."""
+    """Compare free memory, as limited by the cgroup, with what the ranks need before they load any data."""
     import psutil
 
     from supervisor.sources.kernel_memory import read_cgroup_memory
@@ -128,7 +128,7 @@ def check_host_memory(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_shm(context: CheckContext) -> Iterator[Finding]:
-    """Check shared memory, in which each DataLoader worker holds two batches at a time (prefetch_factor)."""
+    """Check shared memory, where each DataLoader worker keeps two batches at a time (prefetch_factor)."""
     try:
         usage = shutil.disk_usage("/dev/shm")  # noqa: S108 - reads the size, writes nothing
     except OSError:
@@ -145,7 +145,7 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_open_files(context: CheckContext) -> Iterator[Finding]:
-    """Compare the hard limit on open files, to which a start raises the soft one, with the usual need of as many ranks."""
+    """Compare the hard limit on open files, which the soft limit is raised to, with what this many ranks usually need."""
     spec = context.spec
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     workers = _workers(spec)
@@ -161,7 +161,7 @@ def check_open_files(context: CheckContext) -> Iterator[Finding]:
 
 
 def _workers(spec: JobSpec) -> int | None:
-    """Return the DataLoader workers per rank, or None if unknown."""
+    """Return the number of DataLoader workers per rank, or None if unknown."""
     known = find_loader(spec.entry_args).workers or spec.loader.workers
     return known[1] if known is not None else None
 
@@ -177,7 +177,7 @@ FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themse
 
 
 def check_stacks(context: CheckContext) -> Iterator[Finding]:
-    """Check whether a hanging rank's stacks can be read: py-spy, and the right to inspect a process that is not a child."""
+    """Check whether a hung rank's stacks can be read: py-spy is present and may inspect processes that are not children."""
     from supervisor.sources.stacks.python_stacks import find_py_spy
 
     python = context.interpreter.path if context.interpreter is not None else None
@@ -202,7 +202,7 @@ def check_stacks(context: CheckContext) -> Iterator[Finding]:
 
 
 def _yama(path: str) -> int:
-    """Return the kernel's setting, or 0 without Yama."""
+    """Return the kernel's Yama setting, or 0 without Yama."""
     try:
         with open_regular(path) as file:
             return int(file.read(16))
@@ -211,7 +211,7 @@ def _yama(path: str) -> int:
 
 
 def _has_capability(number: int) -> bool:
-    """Check whether this process and thus its children have a capability (/proc/self/status: CapEff)."""
+    """Check whether this process, and hence its children, has a capability (CapEff in /proc/self/status)."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

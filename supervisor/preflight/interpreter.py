@@ -1,4 +1,4 @@
-"""Find the interpreter that has torch, but do not import torch."""
+"""Find the interpreter that has torch, without importing torch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _ACTIVE: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
 class Interpreter:
     """A target interpreter. `torch_version` is None if torch is missing, which is allowed only for a plain command.
 
-    `torch_cuda`: the CUDA version of this torch build, such as "12.8", or None without CUDA. `torch_hip`: the same for ROCm.
+    `torch_cuda` is the CUDA version torch was built for, such as "12.8", or None; `torch_hip` is the same for ROCm.
     """
 
     path: str
@@ -70,11 +70,11 @@ class Interpreter:
 def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
     """Return the interpreter that launches `spec`.
 
-    ``--python`` is binding. Otherwise use the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and ours
-    that has torch. A plain command brings its own interpreter, so the result is only reported, not refused.
+    ``--python`` is binding. Otherwise, use the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
+    interpreter that has torch. A plain command brings its own, so the result is reported but never refused.
 
     Raises:
-        JobError: no interpreter has torch, or the bound one lacks torch, does not run, or is too old.
+        JobError: no interpreter has torch, or the one given by ``--python`` lacks torch, does not run, or is too old.
     """
     is_command = spec.entry_kind is EntryKind.COMMAND
     floor = TRAINER_FLOOR if spec.entry_kind is EntryKind.TRAINER else FLOOR
@@ -116,13 +116,13 @@ except importlib.metadata.PackageNotFoundError:
 
 
 def installed_version(interpreter: str, package: str, env: Mapping[str, str]) -> str | None:
-    """Return a package's version in an interpreter's environment without importing it, or None if unknown."""
+    """Return the version of a package in an interpreter's environment, or None if unknown. The package is not imported."""
     # Run in "/", because files in the current folder would take precedence over installed ones.
     return _answer([interpreter, "-c", _ASK_VERSION, package], env, ASK_TIMEOUT_S, "/").strip() or None
 
 
 def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str:
-    """Return the interpreter of a job's ranks. For a command, this is its own or its console script's."""
+    """Return the interpreter of a job's ranks. For a command, it is the command itself or its console script's."""
     if spec.entry_kind is not EntryKind.COMMAND or spec.python is not None:
         return otherwise
     program = spec.entry if os.sep in spec.entry else shutil.which(spec.entry, path=env.get("PATH"))
@@ -139,7 +139,7 @@ def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str
 
 
 def _answer(argv: list[str], env: Mapping[str, str], timeout_s: float, cwd: str | None = None) -> str:
-    """Return the stdout of a program, empty if it cannot be run."""
+    """Run a program and return its stdout, or "" if it cannot be run."""
     try:
         done = subprocess.run(
             argv,
@@ -163,7 +163,7 @@ def _places(env: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _ask(path: str, why: str, env: Mapping[str, str]) -> Interpreter | None:
-    """Ask an interpreter about itself. Return None if it is not a Python or does not start."""
+    """Query an interpreter about itself. Return None if it is not Python or does not start."""
     try:
         told = json.loads(_answer([path, "-c", _ASK], env, ASK_TIMEOUT_S)) if os.path.isfile(path) else None
         return told and Interpreter(
@@ -189,7 +189,7 @@ def _fit(found: Interpreter, floor: tuple[int, int]) -> Interpreter:
 
 
 def trainer_main() -> str:
-    """Return the absolute path of the bundled trainer's ``__main__.py``, beside this package."""
+    """Return the absolute path of the bundled trainer's ``__main__.py``, next to this package."""
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return os.path.join(here, "trainer", "__main__.py")
 
@@ -198,6 +198,6 @@ GIT_TIMEOUT_S: Final = 3.0
 
 
 def commit_of(cwd: str) -> str | None:
-    """Return the commit of the user's checkout, with "+" if changed, or None if there is none or if git is too slow."""
+    """Return the commit of the user's checkout ("+" if modified), or None if there is no checkout or git is too slow."""
     words = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     return _answer(words, os.environ, GIT_TIMEOUT_S, cwd).strip() or None

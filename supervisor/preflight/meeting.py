@@ -1,4 +1,4 @@
-"""Check in a multi-node job whether this node can reach the ranks' rendezvous.
+"""For a multi-node job, check whether this node can reach the ranks' rendezvous.
 
 Inside a job, every connection failure looks the same: minutes of silence. Here, each kind gets its own message.
 """
@@ -23,12 +23,12 @@ from supervisor.run.records import Finding
 LISTEN_S: Final = 0.5
 """Long enough for a server that speaks first (ssh, mail, a database). PyTorch's store never does."""
 CONNECT_S: Final = 4.0
-"""More than the 3 s until Linux reports that no machine on this network has the address (arp(7): three tries, one a second)."""
+"""Longer than the 3 s Linux takes to report that no machine on the network has an address (arp(7): 3 tries, 1 s apart)."""
 _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
 
 
 class Way(StrEnum):
-    """The ways in which a connection fails."""
+    """Ways a connection can fail."""
 
     UNKNOWN_NAME = "unknown_name"
     REFUSED = "refused"
@@ -39,7 +39,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failed connection. `what` is the obstacle in one line. `fix`: what to check."""
+    """A failed connection. `what` describes the obstacle in one line; `fix` says what to check."""
 
     way: Way
     what: str
@@ -47,7 +47,7 @@ class Failed:
 
 
 def connect(host: str, port: int, address: str | None = None) -> socket.socket | Failed:
-    """Connect and return the socket, which the caller closes, or the failure. `address` is the host's, if known."""
+    """Connect and return a socket for the caller to close, or the failure. `address` is the host's address, if known."""
     found = resolved(host) if address is None else [address]
     if not found:
         what = f"no machine is known by the name {host}"
@@ -74,7 +74,7 @@ def connect(host: str, port: int, address: str | None = None) -> socket.socket |
 
 
 def why_not(host: str, port: int) -> Failed | None:
-    """Return why a connection fails, or None if it works. Nothing is sent before closing, which PyTorch's store tolerates."""
+    """Return why connecting fails, or None if it works. Closes without sending anything, which PyTorch's store tolerates."""
     found = connect(host, port)
     if isinstance(found, Failed):
         return found
@@ -89,7 +89,7 @@ def meeting_point(spec: JobSpec) -> tuple[str, int | None]:
 
 
 def check_meeting(context: CheckContext) -> Iterator[Finding]:
-    """Check how the rendezvous answers: connected, refused, dropped, unreachable, or another service."""
+    """Check how the rendezvous responds: connected, refused, dropped, unreachable, or another service."""
     spec = context.spec
     if not spec.several_nodes or spec.entry_kind is EntryKind.COMMAND:
         return

@@ -1,4 +1,4 @@
-"""Checks the ports and addresses of the ranks' rendezvous."""
+"""Checks the rendezvous ports and addresses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESOLVE_S: Final = 3.0
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:
-    """Check whether a named port is free on the machine that will listen, and the rendezvous endpoint's, if it is here."""
+    """Check whether a given port is free on the machine that will listen, and the rendezvous endpoint's if it is here."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return
@@ -77,9 +77,9 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
 
 
 def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
-    """Return the addresses of a name, [] for an unknown name, or None if no answer came in time.
+    """Return the addresses for a name, [] if the name is unknown, or None if no answer came in time.
 
-    The resolver has no time limit that a program could set, so it runs in a thread that may be abandoned.
+    The resolver has no configurable timeout, so it runs in a thread that can be abandoned.
     """
     answers: list[list[str]] = []
 
@@ -98,7 +98,7 @@ def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
 
 
 def is_own_host(host: str) -> bool:
-    """Check whether a name or address is this machine's. Ask no name server."""
+    """Check whether a name or address belongs to this machine, without querying a name server."""
     import psutil
 
     each_of = psutil.net_if_addrs().values()
@@ -113,11 +113,11 @@ TRIES: Final = 10
 # moment, so a port found free there may be taken at launch.
 EPHEMERAL: Final = 32_768
 BELOW: Final = 12_000
-"""The number of candidate ports below the ephemeral range. None belongs to a well-known service."""
+"""Number of candidate ports below the ephemeral range. None of them belongs to a well-known service."""
 
 
 def free_port(*, tries: int = TRIES) -> int:
-    """Return a port outside the ephemeral range that nothing listens on. The port is not reserved.
+    """Return a port outside the ephemeral range that nothing listens on. It is not reserved.
 
     Raises:
         JobError: none of `tries` candidates was free (exit code 3).
@@ -130,7 +130,7 @@ def free_port(*, tries: int = TRIES) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Check whether a server could listen on `port` on all addresses here, as torchrun's store would."""
+    """Check whether a server could listen on `port` on all local addresses, as torchrun's store would."""
     for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):  # noqa: S104 - closed at once
         try:
             probe = socket.socket(family, socket.SOCK_STREAM)
@@ -152,7 +152,7 @@ def is_free(port: int) -> bool:
 
 
 def port_holder(port: int) -> str | None:
-    """Return the listener on `port`, such as ``python (pid 4711)``, or None if /proc does not show it."""
+    """Return the process listening on `port`, such as ``python (pid 4711)``, or None if /proc does not show one."""
     wanted = {name for _, of, name in listening_sockets(os.getpid()) if of == port}
     if not wanted:
         return None
@@ -168,7 +168,7 @@ def port_holder(port: int) -> str | None:
 
 
 def _range_outside_ephemeral() -> tuple[int, int]:
-    """Return the candidates, which move down on a machine whose ephemeral range starts lower."""
+    """Return the range of candidate ports, which shifts down if the machine's ephemeral range starts lower."""
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):

@@ -38,7 +38,7 @@ SHORT_S: Final = 600.0
 
 
 def check_script(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the script compiles. Only warn, as it may be generated or for another Python."""
+    """Check whether the script compiles. Only warns, because it may be generated or written for another Python."""
     spec = context.spec
     if spec.entry_kind is not EntryKind.SCRIPT or not spec.entry.endswith(".py"):
         return
@@ -59,7 +59,7 @@ def check_script(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_knobs(context: CheckContext) -> Iterator[Finding]:
-    """Check now, not after the first failure at night, whether the job could be restarted unattended."""
+    """Check whether the job can be restarted unattended, now rather than after the first failure at night."""
     spec = context.spec
     if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
         return
@@ -95,7 +95,7 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
 
 
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
-    """Note what happens before a checkpoint exists for a resume flag that takes one."""
+    """For a resume flag that takes a checkpoint, note what happens before there is one."""
     named = f"{flag}=DIR/FILE"
     if flag == knobs.resume:  # the flag's word for the newest checkpoint, which a switch lacks
         named = f"{flag}={knobs.resume_value}" if knobs.resume_value else flag
@@ -107,7 +107,7 @@ def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
 
 
 def check_resume(context: CheckContext) -> Iterator[Finding]:
-    """Check whether a checkpoint named in the arguments exists and is complete in a known layout."""
+    """Check whether a checkpoint given in the arguments exists and, for a known layout, is complete."""
     spec = context.spec
     for flag in dict.fromkeys(each for each in (spec.knobs.start, spec.knobs.resume_path) if each):
         given = value_of(spec.entry_args, flag)
@@ -128,7 +128,7 @@ def check_resume(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_data(context: CheckContext) -> Iterator[Finding]:
-    """Check that the files for the bundled trainer exist."""
+    """Check that the bundled trainer's data files exist."""
     spec = context.spec
     if spec.entry_kind is not EntryKind.TRAINER:
         return
@@ -144,7 +144,7 @@ def check_data(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_data_through(context: CheckContext) -> Iterator[Finding]:
-    """Read the trainer's files to the end, like `stoker check --data`: header, size, tokens in the vocabulary."""
+    """Read the trainer's data files in full, like `stoker check --data`: header, size, tokens within the vocabulary."""
     spec = context.spec
     named = {flag: value_of(spec.entry_args, f"--{flag}") for flag in DATA_FLAGS}
     files = [path for flag in ("train_data_path", "valid_data_path") if (path := named.pop(flag))]
@@ -164,7 +164,7 @@ def check_data_through(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_allocation(context: CheckContext) -> Iterator[Finding]:
-    """Compare a SLURM allocation with the job: its nodes, its tasks, and the remaining time."""
+    """Compare a SLURM allocation with the job: nodes, tasks, and remaining time."""
     spec, scheduler = context.spec, scheduler_of(context.env)
     if (place := scheduler.place) is None:
         return
@@ -191,7 +191,7 @@ _FREE = re.compile(
 
 
 def check_memory(context: CheckContext) -> Iterator[Finding]:
-    """Check whether this micro-batch fit earlier on this kind of GPU with as many ranks. Nothing is applied silently."""
+    """Check whether this micro-batch fit before on this kind of GPU with as many ranks. Nothing is applied silently."""
     spec = context.spec
     if spec.batch is None or not (lines := recall_memory(kind_of(spec), context.env)):
         return
@@ -214,7 +214,7 @@ def check_memory(context: CheckContext) -> Iterator[Finding]:
 
 
 def kind_of(job: JobSpec) -> JobKind:
-    """Return the properties that this job shares with other jobs that need the same memory."""
+    """Return the properties shared by all jobs that need the same memory as this one."""
     own = {job.knobs.batch, job.knobs.accumulation, job.knobs.global_batch, job.knobs.resume}
     held = {name: value_of(job.entry_args, name) for name in names_of(job.entry_args)}
     words = [f"{name}={value}" for name, value in held.items() if name not in own and not _is_free(name)]

@@ -1,1 +1,1 @@
-"""SLURM: the allocation of a process, lists of host names, and SLURM's programs (squeue, sbatch, scancel, sacct)."""
+"""SLURM support: a process's allocation, host lists, and the SLURM programs (squeue, sbatch, scancel, sacct)."""

@@ -1,4 +1,4 @@
-"""Run SLURM's programs with a time limit. Return their answers as records and their refusals as one line."""
+"""Run SLURM's programs with a time limit. Answers are returned as records, refusals as one line."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ JOB: Final = re.compile(r"\d+(_\d+)?")
 
 
 class SlurmError(Exception):
-    """SLURM is missing or refuses: one line."""
+    """SLURM is missing or refused a request. The message is a single line."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job as SLURM reports it now. `start`: expected, for a waiting job; `left`: of its time limit; `nodes`: current or past."""
+    """A job as SLURM reports it now. `start` is an estimate while pending, `left` is time left, `nodes` are current or past."""
 
     job: str
     state: str
@@ -38,7 +38,7 @@ class QueuedJob:
     log: str = ""
 
     def line(self) -> str:
-        """Return one line for display."""
+        """Format the job as one line for display."""
         said = [f"{self.job} {self.name}".strip(), self.state]
         if self.reason not in {"", "None"}:
             said.append(self.reason)
@@ -56,10 +56,10 @@ class QueuedJob:
 
 
 def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_S) -> str:
-    """Return the output of one of SLURM's programs, limited to `bound_s` seconds.
+    """Run one of SLURM's programs and return its output, waiting at most `bound_s` seconds.
 
     Raises:
-        SlurmError: it is not on PATH, does not answer, or refuses; with its message.
+        SlurmError: the program is not on PATH, does not answer, or refuses. Includes its message.
     """
     program = shutil.which(words[0])
     if program is None:
@@ -87,7 +87,7 @@ def ask(words: Sequence[str], stdin: str | None = None, *, bound_s: float = ASK_
 
 
 def submit(script: str) -> str:
-    """Submit a batch script and return the job's number. Raises SlurmError with sbatch's own message."""
+    """Submit a batch script and return the job number. Raises SlurmError with sbatch's own message."""
     answer = ask(["sbatch", "--parsable"], stdin=script).strip().partition(";")[0]
     if not JOB.fullmatch(answer):
         raise SlurmError(f"sbatch: no job number in its answer {answer[:80]!r}")
@@ -95,7 +95,7 @@ def submit(script: str) -> str:
 
 
 def queue() -> dict[str, QueuedJob]:
-    """Return all waiting or running jobs of this user, in one call. Raises SlurmError."""
+    """Return all of this user's pending and running jobs in one call. Raises SlurmError."""
     found = {}
     for line in ask(["squeue", "--me", "-h", "-o", _FIELDS]).split("\n"):
         parts = [part.strip() for part in line.split("|", 7)]
@@ -106,7 +106,7 @@ def queue() -> dict[str, QueuedJob]:
 
 
 def job_record(job: str) -> QueuedJob | None:
-    """Return SLURM's record of a job, even an ended one, or None if there is none. If scontrol has forgotten it, ask sacct."""
+    """Return SLURM's record of a job, finished or not, or None. Falls back to sacct if scontrol has forgotten it."""
     try:
         text = ask(["scontrol", "show", "job", "-o", job]).partition("\n")[0]
     except SlurmError:
@@ -144,7 +144,7 @@ def _accounted(job: str) -> QueuedJob | None:
 
 
 def nodes_down(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the given nodes that SLURM reports as down, failed or drained. Raises SlurmError."""
+    """Return which of the given nodes SLURM reports as down, failed or drained. Raises SlurmError."""
     if not names:
         return ()
     rows = ask(["sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%N %T"]).splitlines()
@@ -155,7 +155,7 @@ def nodes_down(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def exclude(job: str, nodes: Sequence[str]) -> None:
-    """Keep a waiting job off some nodes. Raises SlurmError."""
+    """Keep a pending job off the given nodes. Raises SlurmError."""
     ask(["scontrol", "update", f"JobId={job}", f"ExcNodeList={','.join(nodes)}"])
 
 

@@ -1,7 +1,7 @@
-"""Write the batch script for a job as text, as a person would write it by hand.
+"""Generate a job's batch script, the way a person would write it by hand.
 
-It relies on sbatch(1) and srun(1): ``--signal=B:`` reaches only the batch shell, srun forwards USR1 and TERM to its tasks, and a
-shell runs its trap only after a foreground command ends. So srun runs in the background, and the script waits.
+Per sbatch(1) and srun(1), ``--signal=B:`` reaches only the batch shell, srun forwards USR1 and TERM to its tasks, and a
+shell runs its trap only after a foreground command exits. That is why srun runs in the background and the script waits.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _TIME: Final = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d(:\d\d)?)?")
 
 
 class BadBatch(Exception):  # noqa: N818 - a state of affairs, as JobError's
-    """A batch script that cannot be written: one line."""
+    """The batch script cannot be generated. The message is a single line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch script's requests to SLURM, and its command on each node.
+    """What a batch script requests from SLURM and the command it runs on each node.
 
     Attributes:
-        words: the words after ``stoker run``.
-        stoker: the words that start stoker on the nodes.
-        name: the job's name.
-        nodes: number of nodes, with one task on each.
-        time: in sbatch's format: minutes, HH:MM:SS, D-HH.
-        warn_s: seconds before the limit at which SLURM sends USR1; the signal may be some 15 s late.
-        logs: the folder of its log, which must exist when the job starts.
-        more: further ``#SBATCH`` options, such as ``--qos=high``.
-        setup: shell lines before the start (``module load cuda``).
+        words: the arguments to ``stoker run``.
+        stoker: the command that starts stoker on the nodes.
+        name: the job name.
+        nodes: number of nodes, each with one task.
+        time: the time limit in sbatch's format: minutes, HH:MM:SS, D-HH.
+        warn_s: how many seconds before the limit SLURM sends USR1, which may arrive some 15 s late.
+        logs: the folder for its log, which must exist when the job starts.
+        more: additional ``#SBATCH`` options, such as ``--qos=high``.
+        setup: shell lines to run first, such as ``module load cuda``.
     """
 
     words: tuple[str, ...]
@@ -60,16 +60,16 @@ class Batch:
 
 
 def batch_script(batch: Batch) -> str:
-    """Return the batch script.
+    """Generate the batch script.
 
     Raises:
-        BadBatch: a value that SLURM would refuse or misread.
+        BadBatch: SLURM would refuse or misread a value.
     """
     return "\n".join([*_head(batch), *_body(batch)]) + "\n"
 
 
 def job_name(name: str) -> str:
-    """Return the name with only characters that are safe in a file name."""
+    """Reduce a name to characters that are safe in a file name."""
     return _NAME.sub("-", name).strip("-")[:60] or "stoker"
 
 

@@ -1,1 +1,1 @@
-"""Hosts reached over ssh when there is no scheduler: host names, connections, and requests to stoker on the hosts."""
+"""Hosts reached over ssh, for use without a scheduler: host names, connections, and requests to stoker on the hosts."""

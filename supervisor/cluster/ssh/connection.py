@@ -1,6 +1,6 @@
-"""Connect to stoker on a host through the system's ssh, and report each failure as one line.
+"""Connect to stoker on a host through the system's ssh, reporting each failure in one line.
 
-No user input passes through a local shell. Words for the remote shell are quoted.
+User input never passes through a local shell. Words meant for the remote shell are quoted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONNECT_S: Final = 10
 ASK_S: Final = 120.0
 CHECK_S: Final = 0.2
 LOST: Final = 255
-"""ssh's exit code for its own failures."""
+"""Exit code ssh uses for its own failures."""
 T = TypeVar("T", bound=msgspec.Struct)
 R = TypeVar("R")
 
@@ -47,7 +47,7 @@ _OPTIONS: Final = {
 
 
 class SshError(Exception):
-    """A host cannot be queried: one line that starts with its name. `lost`: the connection broke, so the request may have run."""
+    """A host cannot be queried (one line, starting with its name). If `lost`, the connection broke; the request may have run."""
 
     def __init__(self, host: Host, text: str, *, lost: bool = False) -> None:
         super().__init__(f"{host.target}: {text}")
@@ -55,12 +55,12 @@ class SshError(Exception):
 
 
 class Connections:
-    """The connections to all hosts.
+    """Connections to all hosts.
 
     Args:
-        hosts: the index of a host is its node rank in the run.
-        stoker: the words that start stoker on a host.
-        config: ssh's config file, or None for ssh's default.
+        hosts: the hosts, indexed by node rank in the run.
+        stoker: the command that starts stoker on a host.
+        config: path of an ssh config file, or None for ssh's default.
     """
 
     def __init__(self, hosts: Sequence[Host], stoker: Sequence[str], config: str | None = None) -> None:
@@ -75,9 +75,9 @@ class Connections:
         nodes: Sequence[int] | None = None,
         check: Callable[[], object] = lambda: None,
     ) -> list[R | SshError]:
-        """Run a task on all hosts at once (or on `nodes`). Return each result or error, in host order.
+        """Run a task on all hosts (or just `nodes`) at once. Return the results or errors in host order.
 
-        `check` is called every `CHECK_S` in the meantime. An exception from `check` ends the connections.
+        Meanwhile, `check` is called every `CHECK_S` seconds. If it raises, the connections are closed.
         """
 
         def one(node: int) -> R | SshError:
@@ -101,10 +101,10 @@ class Connections:
                 raise
 
     def ask(self, node: int, request: Request, kind: type[T], timeout_s: float = ASK_S) -> T:
-        """Return the answer of stoker on a host.
+        """Send a request to stoker on a host and return its answer.
 
         Raises:
-            SshError: there is no connection, no stoker, or no answer in time.
+            SshError: there is no connection, stoker is not installed, or no answer arrived in time.
         """
         host = self.hosts[node]
         with self._begin(node) as process:
@@ -120,7 +120,7 @@ class Connections:
         raise _failure(host, process.returncode, err.decode("utf-8", "replace"))
 
     def lines(self, node: int, request: Request, take: Callable[[str], None]) -> None:
-        """Pass each line that stoker prints on a host to `take` as it arrives, until stoker ends.
+        """Pass each line that stoker prints on a host to `take` as it arrives, until stoker exits.
 
         Raises:
             SshError: see `ask`.
@@ -138,7 +138,7 @@ class Connections:
             raise _failure(self.hosts[node], process.returncode, said)
 
     def address(self, node: int) -> str:
-        """Return the name or address that ssh uses for a host, after its config. Raises SshError."""
+        """Return the host name or address that ssh resolves from its config. Raises SshError."""
         host, words = self.hosts[node], ["ssh", *self._config, "-G", "--", self.hosts[node].target]
         try:
             done = subprocess.run(
@@ -164,7 +164,7 @@ class Connections:
 
 
 def _failure(host: Host, code: int, said: str) -> SshError:
-    """Turn ssh's own failure (by its exit code) or the message of stoker's start there into an error."""
+    """Build an error from a failure of ssh itself (judging by its exit code) or from stoker's startup message on the host."""
     last = _last(said)
     if code == LOST:
         for pattern, text in _REASONS:

@@ -1,4 +1,4 @@
-"""Read the hosts of a run started over ssh: from ``--hosts a:4,b:4``, or from a file with one per line."""
+"""Parse the hosts for a run started over ssh, from ``--hosts a:4,b:4`` or from a file with one host per line."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from supervisor.run.jsonl import append_line, decoded
 from supervisor.run.regular import read_regular
 
 MOST_HOSTS: Final = 64
-"""Each host takes a connection and its process. Beyond a few dozen machines, use a scheduler (docs/scale.md)."""
+"""Each host takes up a connection and a process. Beyond a few dozen machines, use a scheduler (docs/scale.md)."""
 _NAMED: Final = re.compile(r"(?P<target>(?:[\w.+-]+@)?(?:[\w.-]+|\[[0-9A-Fa-f:.%]+\]))(?::(?P<count>\d{1,4}))?", re.ASCII)  # fmt: skip
 _VARIABLE: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.ASCII | re.DOTALL)
 
 
 class BadHosts(Exception):  # noqa: N818 - a state of affairs, as JobError's
-    """The run cannot start on these hosts: one line."""
+    """The run cannot start on these hosts. The message is a single line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One machine. `target`: for ssh, ``user@name`` or a config alias. `processes`: None for the job's own number. `env`: for this host only."""
+    """A machine. `target` is ``user@name`` or an ssh config alias. `processes` defaults to the job's own; `env` is per host."""
 
     target: str
     processes: int | None = None
@@ -35,21 +35,21 @@ class Host:
 
     @property
     def name(self) -> str:
-        """Return the target without the user."""
+        """Return the target without the user name."""
         return self.target.rpartition("@")[2].strip("[]")
 
 
 def hosts_in(text: str) -> tuple[Host, ...]:
-    """Return the hosts in ``a:4,me@b:4``.
+    """Parse hosts given as ``a:4,me@b:4``.
 
     Raises:
-        BadHosts: one line.
+        BadHosts: the text is malformed; one line.
     """
     return _checked([_host(word, f"--hosts {text}") for word in text.split(",")], "--hosts")
 
 
 def hosts_of_file(name: str, text: str) -> tuple[Host, ...]:
-    """Return the hosts in a DeepSpeed or Open MPI hostfile: ``NAME[:PROCESSES] [slots=N] [KEY=VALUE …]`` lines, ``#`` comments.
+    """Parse a DeepSpeed or Open MPI hostfile, with ``NAME[:PROCESSES] [slots=N] [KEY=VALUE …]`` lines and ``#`` comments.
 
     Raises:
         BadHosts: the file is malformed. The message is one line with the file name and line number.
@@ -74,7 +74,7 @@ def hosts_of_file(name: str, text: str) -> tuple[Host, ...]:
 
 
 def variables_in(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Parse ``KEY=VALUE`` words. Raises BadHosts."""
+    """Parse ``KEY=VALUE`` arguments. Raises BadHosts."""
     found = []
     for word in words:
         match = _VARIABLE.fullmatch(word)
@@ -85,10 +85,10 @@ def variables_in(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 
 def processes_of(hosts: Sequence[Host]) -> int | None:
-    """Return the number of processes per host, or None if no host gives one.
+    """Return the number of processes per host, or None if no host specifies it.
 
     Raises:
-        BadHosts: the numbers differ, but all nodes of a run have the same number.
+        BadHosts: the numbers differ. All nodes of a run must have the same number.
     """
     counts = {host.processes for host in hosts}
     if len(counts) > 1:
@@ -98,7 +98,7 @@ def processes_of(hosts: Sequence[Host]) -> int | None:
 
 
 def place_of(hosts: Sequence[Host], rank: int, master: str) -> Place:
-    """Return a host's place among the others, as a scheduler gives it. `master` is the first host's address."""
+    """Return a host's place among the hosts, as a scheduler would. `master` is the first host's address."""
     names = (master, *(host.name for host in hosts[1:]))
     return Place(rank, len(hosts), names=names, started_on_each=True, why=f"host {rank} of {len(hosts)}")
 
@@ -131,7 +131,7 @@ FILE: Final = "nodes.jsonl"
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `hosts`: ssh targets in node order; `folder` is the working directory of the start on the hosts."""
+    """A run started over ssh. `hosts` are ssh targets in node order; `folder` is the working directory on the hosts."""
 
     run_dir: str
     folder: str
@@ -142,17 +142,17 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Return the name of the run's folder."""
+        """Return the run folder's name."""
         return PurePath(self.run_dir).name
 
 
 def remember(started: Started, env: Mapping[str, str]) -> None:
-    """Save the start."""
+    """Record the start, so that `remembered` can find it."""
     append_line(state_home(env) / FILE, started, follows=True)
 
 
 def remembered(named: str | None, env: Mapping[str, str]) -> Started | None:
-    """Return the newest start of the named run (by its folder's name, a part of that, or its path) or of any run; None without one."""
+    """Return the latest start, if any, whose run matches `named` (full or partial folder name, or path; None matches any)."""
     try:
         known = list(decoded(msgspec.json.Decoder(Started), read_regular(state_home(env) / FILE)))
     except OSError:

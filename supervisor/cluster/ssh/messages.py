@@ -1,4 +1,4 @@
-"""Define the messages of the two sides of ``stoker nodes``, each one line of JSON: `Request` on remote stdin, an answer on stdout."""
+"""Messages exchanged by ``stoker nodes``, each one line of JSON: a `Request` on remote stdin and an answer on stdout."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Do(StrEnum):
-    """The requests to stoker on a host."""
+    """Requests that stoker on a host understands."""
 
     FACTS = "facts"
     SEES = "sees"  # whether the host sees the run that node 0 created
@@ -20,10 +20,10 @@ class Do(StrEnum):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One request.
+    """A request to stoker on a host.
 
-    `folder` is the working directory; `env`: variables added first; `words` are a verb's words, or those after ``stoker run``;
-    `token`: of one start: the request ends only that start's keeper.
+    `folder` is the working directory, `env` holds variables to add first, and `words` are a verb's arguments or those of
+    ``stoker run``. `token` identifies a start; with it, the request stops only the keeper of that start.
     """
 
     do: Do
@@ -38,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The values that must match on all hosts. `code`: hashes of the files on the command line. `error`: why the job cannot start."""
+    """Values that must match across hosts. `code` hashes the files on the command line; `error` says why the job cannot start."""
 
     stoker: str
     python: str = ""
@@ -48,7 +48,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node of the run, as its host sees it."""
+    """A node of the run, as seen from its host."""
 
     found: bool = False
     keeper: bool = False
@@ -61,7 +61,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """Yes or no, with the reason, or for a verb its exit code."""
+    """Yes or no with the reason, plus the exit code if a verb was run."""
 
     ok: bool
     text: str = ""
@@ -69,7 +69,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def differences(facts: Sequence[tuple[str, Facts]]) -> list[str]:
-    """Return the differences between hosts, one line each. `facts`: by host; the first is the reference."""
+    """Return the differences between hosts, one line each. `facts` has one entry per host; the first is the reference."""
     found = []
     for what in ("stoker", "python", "torch"):
         values = [(host, getattr(each, what) or "none") for host, each in facts]

@@ -1,8 +1,8 @@
 # ruff: noqa: INP001 - a folder on PYTHONPATH, not a package of ours
 """Start stoker's instrumentation in every Python process of a job. The launch plan puts this folder first on PYTHONPATH.
 
-``STOKER_INSTRUMENT=0`` turns off the measurements. ``STOKER_FAULTHANDLER=1`` turns on Python's faulthandler. They are independent.
-The environment's own sitecustomize, which this module hides, always runs, exactly as without stoker.
+``STOKER_INSTRUMENT=0`` turns measurements off, and ``STOKER_FAULTHANDLER=1`` independently turns Python's faulthandler on.
+The environment's own sitecustomize, which this module shadows, always runs, exactly as it would without stoker.
 """
 
 import os
@@ -13,7 +13,7 @@ _PACKAGE = "_stoker_instrument"
 
 
 def _start(telemetry):  # type: (str) -> None
-    """Load only the finder. A process that imports no parser and no torch pays for one small module."""
+    """Load just the finder. A process that imports neither a parser nor torch pays for only one small module."""
     try:  # noqa: SIM105 - contextlib would be one more import
         # This tells stoker that a process of the attempt was measured.
         os.mkdir(os.path.join(telemetry, "instrumented"), 0o700)
@@ -27,9 +27,9 @@ def _start(telemetry):  # type: (str) -> None
 
 
 def _register_faulthandler(telemetry):  # type: (str) -> None
-    """Let a rank write its stacks to ``<attempt>/stacks/<pid>.txt`` on SIGUSR2.
+    """Make a rank dump its stacks to ``<attempt>/stacks/<pid>.txt`` on SIGUSR2.
 
-    faulthandler's handler is C and writes even while the interpreter waits in a collective
+    faulthandler's handler is written in C, so it works even while the interpreter waits in a collective
     (docs.python.org/3/library/faulthandler.html). If the script later installs its own handler, stoker never sends the signal.
     """
     if "LOCAL_RANK" not in os.environ:
@@ -50,7 +50,7 @@ def _register_faulthandler(telemetry):  # type: (str) -> None
 
 
 def _quietly(function, telemetry):  # type: (object, str) -> None
-    """Run `function`. An error must not keep a training from starting: it becomes a line in the instrumentation's log."""
+    """Run `function`. Errors are written to the instrumentation log, because they must never keep training from starting."""
     try:
         function(telemetry)  # type: ignore[operator]
     except BaseException as error:  # noqa: BLE001 - whatever it is, the training goes on
@@ -64,7 +64,7 @@ def _quietly(function, telemetry):  # type: (object, str) -> None
 
 
 def _run_the_next_one():  # type: () -> None
-    """Run the sitecustomize that this one hides, if it exists."""
+    """Run the sitecustomize module that this one shadows, if there is one."""
     import _frozen_importlib  # importlib.util has the same, but importing it takes 4 ms
     import _frozen_importlib_external
 
