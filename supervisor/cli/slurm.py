@@ -28,7 +28,7 @@ from supervisor.cluster.slurm.programs import (
     submit,
 )
 from supervisor.cluster.slurm.script import WARN_S, BadBatch, Batch, batch_script, job_name
-from supervisor.diagnosis.slurm_states import ENDED, OUTCOMES
+from supervisor.diagnosis.slurm_states import ENDED, OUTCOMES, WAITING
 from supervisor.run.records import Reason
 from supervisor.text.decode import clean
 from supervisor.text.patterns import host_names
@@ -170,7 +170,7 @@ def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
             if seen.get(job) != told:
                 seen[job], changed = told, True
                 say(f"{time.strftime('%H:%M:%S')} {found.line()}", flush=True)
-                if found.state == "PENDING" and job in ran_on:
+                if found.state in WAITING and job in ran_on:
                     _say_why_it_waits_again(found, ran_on.pop(job), exclude_failed=exclude_failed)
             if found.state == "RUNNING":
                 ran_on[job] = found.nodes

@@ -1,4 +1,4 @@
-"""SLURM job states: the single table of the states that end a job and what they mean.
+"""SLURM job states: the only table of the states in which a job waits or has ended, and what an end means.
 
 Source: "JOB STATE CODES" in sacct(1) and squeue(1).
 """
@@ -21,6 +21,8 @@ OUTCOMES: Final = {
     "BOOT_FAIL": (FailureClass.TERMINATED, Reason.NODE_FAIL),
     "CANCELLED": (FailureClass.TERMINATED, Reason.USER),
 }
+# A job in one of these states waits for its nodes.
+WAITING: Final = frozenset({"PENDING"})
 # A job with one of these states has ended.
 ENDED: Final = frozenset((*OUTCOMES, "COMPLETED", "FAILED"))
 # sacct's default column is ten characters wide and marks a cut with a plus sign: OUT_OF_ME+, CANCELLED+.

@@ -10,7 +10,7 @@ from supervisor.job.knobs import set_batch as kn
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.memory_fit import choose_smaller
 from supervisor.job.spec import KnobScope, LoaderKnobs
-from supervisor.policy.history import PolicyInput, lost_at
+from supervisor.policy.history import PolicyInput, first_bad_step
 from supervisor.policy.rules import Answer, Rule
 from supervisor.run.records import Action, Reason, SpecChange
 
@@ -38,7 +38,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             return None, f"no earlier checkpoint is known; {rule.advice_if_not_restarted}"
         case Answer.RESUME_EARLIER:
             # The newest checkpoint is good: it did not fail to load, and the loss was still finite.
-            lost = lost_at(history.now)
+            lost = first_bad_step(history.now)
             if lost is None:
                 return SpecChange(), f"resume from the checkpoint before: {history.newest_checkpoint}"
             path = history.newest_checkpoint

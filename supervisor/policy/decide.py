@@ -10,9 +10,9 @@ from supervisor.job.spec import TrialSettings, steps_seen
 from supervisor.policy.changes import change_for, offer_for
 from supervisor.policy.history import (
     PolicyInput,
+    first_bad_step,
     has_trained,
     is_unmeasured,
-    lost_at,
     restarts_since_progress,
 )
 from supervisor.policy.rules import UNMEASURED, Answer, Rule, override_for, rule_for
@@ -336,9 +336,9 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 def _lost_again(history: PolicyInput) -> str | None:
     """Explain why the run does not go back again after another NaN or Inf loss, or return None the first time."""
-    again = lost_at(history.now)
+    again = first_bad_step(history.now)
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
-    if again is None or all(lost_at(a) is None for a in since):
+    if again is None or all(first_bad_step(a) is None for a in since):
         return None
     return f"the loss became NaN or Inf again at step {again}, and stoker goes back for that only once a run"
 

@@ -160,7 +160,7 @@ def has_trained(attempt: AttemptState) -> bool:
     return attempt.stepped and (attempt.last_step is None or attempt.last_step > FIRST_STEP)
 
 
-def lost_at(attempt: AttemptState) -> int | None:
+def first_bad_step(attempt: AttemptState) -> int | None:
     """Return the first step with a NaN or Inf loss. A script may exit before it logs that loss."""
     refused = attempt.verdict is not None and attempt.verdict.failure is FailureClass.NAN_LOSS
     if attempt.lost_at is not None or not refused or attempt.last_step is None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from supervisor.diagnosis.slurm_states import ENDED
+from supervisor.diagnosis.slurm_states import ENDED, WAITING
 from supervisor.text.patterns import host_names
 
 ASK_S: Final = 30.0
@@ -42,7 +42,7 @@ class QueuedJob:
         said = [f"{self.job} {self.name}".strip(), self.state]
         if self.reason not in {"", "None"}:
             said.append(self.reason)
-        if self.state == "PENDING" and self.start not in {"", "N/A", "Unknown"}:
+        if self.state in WAITING and self.start not in {"", "N/A", "Unknown"}:
             said.append(f"expected to start {self.start}")
         if self.state == "RUNNING" and self.left:
             said.append(f"{self.left} left")
