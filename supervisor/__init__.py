@@ -14,5 +14,6 @@ spec = importlib.util.spec_from_file_location({_TOP!a}, {os.path.normpath(_FILE)
 sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[spec.name])
 """
-"""What a child of ours runs first (``python -P -c``): it then imports the stoker that started it, whatever else is
-installed or lies in its working directory, with nothing on ``sys.path`` or PYTHONPATH that its job would import as well."""
+"""The first code that a child of ours runs (``python -P -c``). It imports the stoker that started the child, whatever else
+is installed or in its working directory, without adding to the job's ``sys.path`` or PYTHONPATH.
+"""

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_foreign(target: str) -> bool:
-    """Check whether the target is a log, folder, pid or pipe, not a stoker run. Digits are a pid if that process exists."""
+    """Check whether the target is a log, folder, pid or pipe, not a run. Digits count as a pid if that process exists."""
     path = Path(os.path.expanduser(target))
     if path.is_dir():
         return not is_run_directory(path)

@@ -38,12 +38,12 @@ Found = tuple[Target, Callable[[], JobEvidence]]
 
 
 def resolve(target: str, run: RunPaths) -> Found:
-    """Resolve the `target` the user typed and how to read it for a verdict, unpacking packed logs into the run directory.
+    """Determine what `target` refers to and how to read it for a verdict, unpacking packed logs into the run directory.
 
-    Whether a process still writes to the logs is checked later, because that means walking every process.
+    Whether a process is still writing to the logs is checked later, because that requires scanning every process.
 
     Raises:
-        BadInputError: there is nothing to watch, or a folder holds logs of several jobs; one line.
+        BadInputError: there is nothing to watch, or a folder holds logs of several jobs. The message is one line.
     """
     if target == "-":
         return _pipe(run)
@@ -191,7 +191,7 @@ _NOT_OF_A_JOB = re.compile(
 
 
 def several_jobs(folder: str, logs: Sequence[ObservedLog]) -> str:
-    """If a folder holds logs from several training jobs, return a line that says how to attach to one, otherwise "".
+    """Return a line that says how to attach to one job if a folder holds logs from several training jobs, or "" otherwise.
 
     Jobs are distinguished by file name, ignoring words for a rank, node, task, stream or attempt. If names differ only in
     numbers, start times decide. A package list or a profile in a run's own folder does not count as a training job.
@@ -238,7 +238,7 @@ def _are_apart(
 
 
 def _is_training(log: ObservedLog) -> bool:
-    """Check whether a log's head or tail shows progress, or its tail a traceback. Packed logs are assumed to."""
+    """Check whether a log shows progress at its head or tail, or a traceback at its tail. Assume so for packed logs."""
     from supervisor.sources.metrics import MetricReader
 
     if _is_packed(log.path):

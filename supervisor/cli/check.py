@@ -40,7 +40,7 @@ would be refused, or 2 for a file that cannot be trained on.
 
 
 def main(argv: list[str]) -> int:
-    """Check what the arguments request: a job as after `stoker run`, data files after `--data`, else the machine."""
+    """Check what the arguments ask for: a job (as for `stoker run`), data files (after `--data`), or else the machine."""
     if argv[:1] == ["--data"]:
         return _check_data(argv[1:])
     if argv[:1] in (["-h"], ["--help"]):
@@ -60,7 +60,7 @@ def _check_job(argv: list[str]) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the verb's arguments, for the page of commands. The trainer's checker declares those of data files."""
+    """Declare the verb's arguments for the command reference. The trainer's checker declares those for data files."""
     parser.add_argument(
         "--data",
         nargs="+",

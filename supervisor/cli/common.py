@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 3
 MOST_BYTES = 1 << 20
 MOST_CELLS = 60
-"""Maximum column width. A longer cell pushes out only its own row."""
+"""Maximum column width. A longer cell only shifts the rest of its own row."""
 WITH_LOG = f"{__package__}.detached"
 """The module to start for a detached keeper that also writes console output to a file."""
 PROGRAM = __package__.rpartition(".")[0]
@@ -37,7 +37,7 @@ PROGRAM = __package__.rpartition(".")[0]
 
 
 def has_terminal() -> bool:
-    """Check whether stdin and stdout are a terminal, so a person can read and answer."""
+    """Check whether stdin and stdout are a terminal, so that a user can read and answer."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -89,7 +89,7 @@ def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: boo
 
 
 def add_recorded_run(parser: argparse.ArgumentParser, acted_on: str = "") -> None:
-    """Add ``--runs-dir`` and the argument for the run to read, or to act on (`acted_on` describes the default run)."""
+    """Add ``--runs-dir`` and the argument that names the run to read or act on. `acted_on` describes the default run."""
     what = f"{ACTED_ON}; nothing: {acted_on}" if acted_on else f"{READ}; nothing: the newest run"
     parser.add_argument("run", nargs="?", metavar="RUN", help=what)
     add_runs_dir(parser)
@@ -162,7 +162,7 @@ def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
 
 
 def without_keeper(run: RunPaths, state: RunState) -> str:
-    """Return the line about a run that has not ended and has no keeper: how it may go on."""
+    """Return a line that says how a run can continue if it has not ended but has no keeper."""
     if state.mode == "observed":
         return f"{run.run_id}: it is no longer watched"
     take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"
@@ -172,7 +172,7 @@ def without_keeper(run: RunPaths, state: RunState) -> str:
 
 
 def console_on_stdout(run: RunPaths, *, as_json: bool) -> ConsoleView:
-    """Return the view of a run that prints its events, without secrets of this environment."""
+    """Return a view that prints a run's events to stdout, hiding secrets from this environment."""
     from supervisor.text.redact import Redactor
     from supervisor.views.headless.console import ConsoleSettings, ConsoleView, wants_colour
 
@@ -268,7 +268,7 @@ def appearance_from(flags: Mapping[str, object], env: Mapping[str, str]) -> Appe
 
 
 def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
-    """Resolve the appearance from the words after ``stoker run``.
+    """Resolve the appearance from the arguments to ``stoker run``.
 
     Raises:
         JobError: see `appearance_from`.
@@ -282,7 +282,7 @@ def appearance_given(parsed: ParsedRun, env: Mapping[str, str]) -> Appearance:
 
 
 def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Return the user's own ``[[metrics]]`` rules as (name, regex); none if the settings file has errors, which the screen reports."""
+    """Return the user's ``[[metrics]]`` rules as (name, regex) pairs, or () if the settings file has errors (the TUI says so)."""
     try:
         found = settings_in(user_settings(env), only="metrics")
     except JobError:
@@ -291,7 +291,7 @@ def metric_rules_of_user(env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def own_rules() -> tuple[OwnSignature, ...]:
-    """Return the ``[[signature]]`` tables from ./stoker.toml and the user's settings; for duplicate ids, the former wins.
+    """Return the ``[[signature]]`` tables from ./stoker.toml and the user's settings. ./stoker.toml wins for duplicate ids.
 
     Raises:
         JobError: a file cannot be read, or a table is invalid.

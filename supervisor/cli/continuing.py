@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _doubted(paths: RunPaths, found: Continuation) -> list[str]:
-    """Return reasons to suspect a live process, after listening for heartbeats and asking SLURM and the user."""
+    """Return reasons to suspect that a process is still alive, after listening for heartbeats and asking SLURM and the user."""
     if found.listen_to:
         host = found.listen_to
         say(f"{paths.run_id}: it ran on {host}: listening for {WATCH_S:.0f} s", file=sys.stderr)
@@ -185,7 +185,7 @@ def _described(paths: RunPaths, state: RunState, plan: LaunchPlan, why: str) -> 
 
 
 def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
-    """Start the next attempt and return once it begins, unless something speaks against starting it.
+    """Start the next attempt, unless there is a reason not to, and return once it begins.
 
     Raises:
         NotAdopted: the attempt is refused.
@@ -201,7 +201,7 @@ def start_next(paths: RunPaths, env: Mapping[str, str]) -> None:
 def next_attempt(paths: RunPaths, env: Mapping[str, str]) -> tuple[Offer, RunFile | None]:
     """Preview a finished run's next attempt for the TUI. Also returns its job, or None if the attempt is refused.
 
-    Starts and writes nothing. Refuses if the user has to be asked something first; the verb asks on a terminal.
+    Nothing is started or written. The attempt is refused if the user must be asked first; the verb asks on a terminal.
     """
     found = examine_continuation(paths)
     refusals = found.refusals

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from supervisor.views.headless.console import ConsoleView
 
 BEGIN_S: Final = 1.0
-"""Delay before the view is loaded, so the launcher starts first. Nothing is lost: it reads the journal from the start."""
+"""Delay before the view is loaded, so the launcher starts first. The view still reads the journal from the start."""
 
 
 def main(argv: list[str]) -> int:

@@ -38,7 +38,7 @@ HEADER_LINES = 20
 
 
 def main(argv: list[str]) -> int:
-    """Diagnose each path. Return the worst exit code: 10 failure, 11 unknown, 0 healthy or stopped by a person, 2 bad input."""
+    """Diagnose each path. Return the worst exit code: 10 failure, 11 unknown, 0 healthy or stopped by the user, 2 bad input."""
     parser = Parser(prog="stoker diagnose", description=__doc__)
     add_arguments(parser)
     args = parser.parse_intermixed_args(argv)  # switches are allowed between paths
@@ -121,7 +121,7 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
 
 
 def _metric_rows(found: Examination) -> int:
-    """Count progress rows in log tails: lines the metrics grammar (wider than the scan's) reads, or wordless uniform rows."""
+    """Count progress rows in log tails: lines that the broader metrics grammar parses, or bare numbers in a uniform format."""
     from supervisor.sources.metrics import MetricReader
 
     rows = 0

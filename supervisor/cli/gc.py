@@ -32,7 +32,7 @@ _LIMIT = re.compile(r"(\d+(?:\.\d+)?)(h|d|w|mb|gb|tb|)", re.IGNORECASE)
 
 
 class OldRun(NamedTuple):
-    """A run beyond the limits and the `reason`. `kept` says why it stays anyway ("" if deleted); `size` is bytes on disk."""
+    """A run beyond the limits, with the `reason`. `kept` says why it stays anyway ("" if deleted); `size` is bytes on disk."""
 
     row: RunRow
     size: int
@@ -106,7 +106,7 @@ def limits_of(text: str) -> dict[str, float]:
 def old_runs(
     rows: Sequence[RunRow], limits: Mapping[str, float], now: float, *, with_checkpoints: bool
 ) -> list[OldRun]:
-    """Return a folder's runs beyond the limits, newest first. A run stays if a kept run was started from it."""
+    """Return a folder's runs beyond the limits, newest first. A run is kept if another kept run was resumed from it."""
     most_s, most, most_bytes = (limits.get(kind, math.inf) for kind in ("age", "number", "size"))
     old, total = dict[str, OldRun](), 0
     for at, row in enumerate(rows):
@@ -128,7 +128,7 @@ def old_runs(
 
 
 def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
-    """Return why an old finished run stays: its folder is not ours or holds files stoker did not write. "" if it can go."""
+    """Return why an old finished run is kept (its folder is not ours or has files stoker did not write), or "" if it can go."""
     if (refusals := check_folder(run).refusals) or with_checkpoints:
         return next(iter(refusals), "")
     try:

@@ -29,7 +29,7 @@ MAX_REQUEUES = 3
 
 
 def placed(parsed: ParsedRun, env: Mapping[str, str]) -> ParsedRun:
-    """Add this node's place to the command line if a scheduler started it on every node and no place was given.
+    """Add this node's place to the command line if a scheduler started stoker on every node and no place was given.
 
     Raises:
         JobError: the same job would be started more than once.

@@ -1,4 +1,4 @@
-"""Make a job file for a script you have, and start it. Only asks what it cannot find out by itself."""
+"""Make a job file for a script you have, and start it. Asks only for what it cannot find out by itself."""
 
 from __future__ import annotations
 

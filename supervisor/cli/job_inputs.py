@@ -1,4 +1,4 @@
-"""Turn the arguments of ``stoker run`` into a job. Opens the files, which the pure package only parses."""
+"""Turn the arguments of ``stoker run`` into a job. Opens the files; the pure package only parses their contents."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "
 
 
 def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> JobSpec:
-    """Ask once per script how it resumes, if a person starts it, an option may take a checkpoint and no setting gives the answer.
+    """Ask how a script resumes, once per script, if a user starts it, an option may take a checkpoint and no setting says how.
 
-    Enter leaves the question open. Most scripts show the answer in training. A notice then lists what is missing.
+    Pressing Enter leaves the question open. Most scripts reveal the answer in training; a notice then says what is missing.
     """
     knobs, retry = spec.knobs, spec.retry
     known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank
@@ -160,7 +160,7 @@ def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) 
 
 
 def _takes_checkpoint(spec: JobSpec) -> bool:
-    """Check whether a given option may take a checkpoint."""
+    """Check whether any option passed to the script may accept a checkpoint."""
     return any(is_resume(setting.name) for setting in settings_of(spec.entry_args))
 
 
@@ -171,7 +171,7 @@ def folder_of_runs(parsed: ParsedRun, env: Mapping[str, str]) -> Path:
 
 
 def _without_measurements(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """Turn measurements off if this script got further without them before and no setting asks for them."""
+    """Turn off measurements if this script previously got further without them, unless they were turned on or off explicitly."""
     is_named = any(origin != "default" for _, origin in spec.sources("instrument.enabled"))
     since = unmeasured_since(spec, env) if not is_named else None
     if since is None or not is_measured(spec, {**env, **dict(spec.env)}):
@@ -200,7 +200,7 @@ def _inputs(parsed: ParsedRun, job_file: ConfigFile | None, env: Mapping[str, st
 
 
 def _nearest_script(named: str, cwd: Path) -> str | None:
-    """Suggest a script of the same name one folder deeper, or the closest name in the folder. None if neither exists."""
+    """Suggest a script of the same name one folder deeper, or the closest name in the folder, or None if neither exists."""
     folder, name = os.path.split(named)
     try:
         deeper = islice((cwd / folder).glob("*/"), MOST_FOLDERS)

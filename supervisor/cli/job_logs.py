@@ -26,7 +26,7 @@ from supervisor.text.patterns import Lazy, whole
 from supervisor.text.prefixes import NOWHERE, Origin, origin_of_path
 
 FIRST_WORD_S = 1.0
-"""The first line has to appear within 2 s, about 0.6 s of which a busy machine spends starting the verb."""
+"""Seconds before the first report. It must appear within 2 s, and starting the verb takes about 0.6 s on a busy machine."""
 MOST_PAUSE_S = 60.0
 MOST_FILES = 4096
 _LOG_NAMES = Lazy(
@@ -198,7 +198,7 @@ def _folder(path: str, *, each: bool, attempt: int | None) -> list[tuple[str, in
 
 
 def _recorded(run: RunPaths, attempt: int) -> JobEvidence:
-    """Return the evidence that an attempt left in a run directory. Of a damaged file, use the intact part."""
+    """Return the evidence that an attempt left in a run directory. If a file is damaged, the intact part is used."""
     from supervisor.keeper.planning.attempt_evidence import NodeAttempt, recorded_evidence
     from supervisor.preflight.network import free_port
     from supervisor.run.journal import read_state
@@ -242,7 +242,7 @@ def evidence_of(root: Sequence[str], logs: Iterable[str], records: Iterable[str]
 
 
 def _recorder(files: Sequence[str]) -> SeenRecorder | None:
-    """Return the hang that flight-recorder dumps among these files show, or None if there is none."""
+    """Return the hang shown by any flight-recorder dumps among these files, or None if they show none."""
     if not files:
         return None
     from supervisor.diagnosis.hang.stuck_collectives import ranks_at_fault, stuck_collectives, stuck_text
@@ -305,7 +305,7 @@ def _walk(roots: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _kind_of(path: str, name: str) -> str:
-    """Return a file's kind, judging by its name and, for a dump, its first bytes. "" for any other file."""
+    """Return a file's kind from its name and, for a dump, its first bytes, or "" for any other file."""
     if _DUMP_NAME.search(name) and _is_dump(path):
         return "dump"
     if _RECORDS.match(name):
@@ -333,7 +333,7 @@ def _any_text(root: str) -> list[str]:
 
 
 def _attempt_of(path: str, attempt: int | None) -> tuple[int | None, list[str]]:
-    """Return the folders to read: one attempt's on all nodes of a run directory, or else the folder itself."""
+    """Return the folders to read: for a run directory, those of one attempt on all nodes; otherwise, the folder itself."""
     folders: dict[int, list[str]] = {}
     for folder in sorted(glob.iglob(os.path.join(glob.escape(path), "nodes", "*", "attempts", "*"))):
         if (name := os.path.basename(folder)).isdecimal():
@@ -362,7 +362,7 @@ def _slurm_state(records: Iterable[str]) -> str | None:
 
 
 def refuse_binary(path: str) -> None:
-    """Raise BadInputError if a file's first uncompressed bytes are not text. Leading zeros are a truncation hole."""
+    """Raise BadInputError if a file's first uncompressed bytes are not text. Ignore leading zeros left by truncation."""
     with open_regular(path) as file:
         hole = file.read(HEAD_BYTES)
         try:

@@ -37,7 +37,7 @@ def require_shareable(spec: JobSpec) -> None:
     """Check that nodes can share this job.
 
     Raises:
-        JobError: they cannot; one line.
+        JobError: they cannot. The message is one line.
     """
     if not spec.several_nodes:
         raise JobError(
@@ -53,7 +53,7 @@ def shared_run(run: RunPaths, record: RunFile) -> tuple[RunPaths, RunFile]:
     """Return the run and this node's record of it. Node 0 creates the run; the others wait for it and join.
 
     Raises:
-        JobError: this node already has a keeper, the folder holds another run, or node 0 does not show up; one line.
+        JobError: this node already has a keeper, the folder holds another run, or node 0 is absent. The message is one line.
     """
     require_shareable(record.job)
     if record.node == LEADER:

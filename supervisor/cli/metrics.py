@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pieces(logs: Sequence[LogSource], root: str | None) -> Iterator[list[msgspec.Struct]]:
-    """Yield the records of each log in turn, per chunk of about 1 MiB. Names of multiple logs are relative to `root`."""
+    """Yield the records of each log in turn, in chunks of about 1 MiB. With several logs, file names are relative to `root`."""
     one_node = len({log.origin.node for log in logs}) == 1
     for log in logs:
         whose = origin_of_path(os.path.abspath(log.path)) if root is None and log.path != "-" else log.origin
@@ -206,7 +206,7 @@ def _text_only(chunks: Iterable[bytes], path: str) -> Iterator[bytes]:
 def _records(
     file: str | None, rows: Sequence[int], places: Sequence[int], rank: int | None, found: Columns
 ) -> Iterator[tuple[int, msgspec.Struct]]:
-    """Yield records for log lines (`rows`) of the same shape, each with its place in the chunk. `rank` is the log's."""
+    """Yield records for log lines (`rows`) of the same format, each with its position in the chunk. `rank` is the log's rank."""
     columns = {name: _printed(name, column) for name, column in found.values.items()}
     if Field.MEMORY in columns:
         columns["memory_gib"] = columns.pop(Field.MEMORY)
@@ -228,7 +228,7 @@ def _records(
 
 
 def _printed(name: str, column: Sequence[float | None]) -> Sequence[_Cell]:
-    """Return a column with memory in GiB, and with names for NaN and infinities, which strict JSON does not allow."""
+    """Return a column for output: memory in GiB, and NaN and infinities as strings, because strict JSON does not allow them."""
     try:
         is_plain = math.isfinite(sum(column))  # type: ignore[arg-type]
     except TypeError:

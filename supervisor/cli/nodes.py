@@ -283,7 +283,7 @@ def _status(ways: Connections, started: Started, args: argparse.Namespace) -> in
 
 
 def _ask_nodes(ways: Connections, started: Started) -> tuple[list[NodeStatus | SshError], list[NodeStatus]]:
-    """Ask every node for its status. Return all answers, and those that are not errors."""
+    """Ask every node for its status. Return all answers, including errors, and then just the statuses."""
     found = ways.each(lambda node, _: ways.ask(node, _of_run(started, node, Do.STATUS), NodeStatus))
     return found, [each for each in found if isinstance(each, NodeStatus)]
 

@@ -112,7 +112,7 @@ class Watching:
         self._observer.start()
 
     def leave(self, *, keep: bool) -> None:
-        """Stop watching after the TUI closes. If `keep` is true, write a final verdict even if not yet started."""
+        """Stop watching after the TUI closes. If `keep` is true, write a final verdict even if watching has not started yet."""
         if self._thread.ident is not None:
             self._thread.join()
         elif keep:
@@ -183,7 +183,7 @@ def _without_screen(run: RunPaths, watching: Watching, *, as_json: bool) -> int:
 
 
 def _clear_away(observed: Path) -> None:
-    """Delete folders left by killed observers, that is, folders that are not recent and whose lock is not held."""
+    """Delete folders left behind by killed observers, i.e. those that are not recent and whose lock is not held."""
     with contextlib.suppress(OSError):
         for path in observed.iterdir():
             old = path.stat().st_mtime < time.time() - LEFT_BEHIND_S

@@ -139,7 +139,7 @@ def _status(request: Request) -> NodeStatus:
 
 
 def _end(request: Request) -> Said:
-    """Send SIGTERM to this node's keeper if its lock is held on this host. With a token, only if that start launched it."""
+    """Send SIGTERM to this node's keeper if its lock is held on this host and, given a token, if that start launched it."""
     run = RunPaths(Path(request.run_dir))
     holder = holder_here(run.node(request.node).lock)
     if not has_keeper(run, request.node) or holder is None:

@@ -1,7 +1,7 @@
 """Show what the restart policy would do in a recorded run: `stoker policy explain RUN`. Start nothing.
 
-Print one line per attempt: how it ended and what is decided. If the given settings lead to a different decision than
-the recorded one, print both. The rest of the record is taken as it happened.
+Print one line per attempt: how it ended and what the policy decides. If the given settings lead to a decision other
+than the recorded one, print both. The rest of the record is taken as is.
 """
 
 from __future__ import annotations

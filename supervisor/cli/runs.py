@@ -69,7 +69,7 @@ def _step_text(row: RunRow) -> str:
 
 
 def _ended_text(row: RunRow) -> str:
-    """Return when the run ended, or "" while it can still continue."""
+    """Return when the run ended (or its last attempt, if the run is held open), or "" if it is still going."""
     state, attempt = row.state, row.state.attempt
     ended_t = state.ended_t if isinstance(state.condition, Finished) else None
     if isinstance(state.condition, HeldOpen) and attempt is not None:
@@ -235,7 +235,7 @@ def texts_of(row: RunRow) -> dict[str, str]:
 
 
 def full_lines(listed: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return one line per run for a pipe, with the columns that have no other form there (`--json` has the rest)."""
+    """Return one line per run for piped output, with a fixed set of columns. `--json` has the rest."""
     lines = []
     for of in listed:
         line = f"{of['run']:34} {of['state']:10} {of['attempt']:11} {of['step']:17} {of['verdict']:{VERDICT_CELLS}} "

@@ -1,4 +1,4 @@
-"""Write, submit, watch, cancel a SLURM batch job that runs stoker, and print its logs.
+"""Write, submit, watch or cancel a SLURM batch job that runs stoker, or print its logs.
 
 The flags of the batch job come first, followed by what you would pass to ``stoker run``.
 """
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run the verb. Exit 0, 1 if a watched job did not complete, 2 for bad input or a SLURM refusal, 3 if not confirmed."""
+    """Run the verb. Exit 0, 1 if a watched job did not complete, 2 for bad input or a SLURM refusal, or 3 if not confirmed."""
     parser = Parser(prog=f"stoker {VERB}", description=__doc__)
     add_arguments(parser)
     own, words = own_words(parser, argv, ACTIONS)
@@ -150,7 +150,7 @@ def _jobs(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
-    """Print job state changes until all jobs finish. One squeue call covers them all, every 10 s to 60 s while idle."""
+    """Print job state changes until all jobs finish, with one squeue call for all jobs every 10 s (up to 60 s while idle)."""
     jobs = jobs or tuple(queue())
     if not jobs:
         say("no job of yours waits or runs")

@@ -61,7 +61,7 @@ BEGINS_S: Final = 10.0
 def dry_run(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
     """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure. Start and write nothing.
 
-    With ``--json`` print one JSON object on one line. The interpreter needs no torch, because nothing is started.
+    With ``--json``, print one JSON object on one line. The interpreter needs no torch, because nothing is started.
     """
     try:
         interpreter = find_interpreter(spec, env)
@@ -260,7 +260,7 @@ def start_in_background(
     continued_by: str = "",
     meanwhile: Callable[[], object] | None = None,
 ) -> None:
-    """Start a detached keeper. When continuing, wait for the new attempt to begin, so the old end is not mistaken for its end.
+    """Start a detached keeper. When continuing a run, wait for the new attempt, so the run no longer appears to have ended.
 
     Raises:
         KeeperDidNotStart, OSError: see `start_detached`.

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stop_without_keeper(run: RunPaths, silent: str) -> int:
-    """Kill the run's own processes, rechecked now, if its keeper is silent. If it wakes up, the pending request ends the run."""
+    """Recheck and kill the processes of a run whose keeper is silent. If the keeper wakes, the pending request ends the run."""
     from supervisor.keeper.process.child import alive_of, end_all
     from supervisor.keeper.process.members import label_of
 
@@ -147,7 +147,7 @@ def _what_to_do(run: RunPaths, state: RunState) -> str:
 
 
 def _meant(text: str | None, place: Path, *, elsewhere: bool) -> list[RunPaths]:
-    """Return the live runs that match `text`, or all live runs in `place`. See `find_run` for when none matches.
+    """Return the live runs that match `text`, or all live runs in `place`. If none matches, see `find_run`.
 
     Never guess between two runs: stopping a run loses the work since its last checkpoint.
     """

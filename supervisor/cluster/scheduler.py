@@ -113,7 +113,7 @@ class Slurm(Scheduler):
 
 
 def scheduler_asked(job: str) -> str:
-    """Return a job's state in squeue, or "" if unknown or already purged (MinJobAge, minutes after it finished)."""
+    """Return a job's state from squeue, or "" if unknown or already purged (minutes after it finished; see MinJobAge)."""
     return _asked(job, "%T", ASK_S)
 
 
@@ -169,7 +169,7 @@ class JobSetPod(Scheduler):
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> JobSetPod:
-        """Read the JobSet's variables. The job name includes the uid, because a JobSet recreated under its name is a new job."""
+        """Read the JobSet's variables. The job name includes the uid, because a JobSet recreated under the same name is a new job."""
         name, nodes = env[NAME], _number(env.get(NODES)) or 1
         host = f"{name}-{env.get(ROLE) or 'node'}-0"
         rank = _number(env.get(INDEX)) or 0

@@ -56,7 +56,7 @@ def advice_for(
 ) -> tuple[str, ...]:
     """Return advice, most specific first. `text` is the line that shows the cause plus a few lines below it.
 
-    If `bare_kill` is true, all that is known about the exit is a SIGKILL.
+    If `bare_kill` is true, the only thing known about the exit is that SIGKILL caused it.
     """
     line = text.split("\n", 1)[0]
     own, replaces_general = _by_message(failure, text if failure is FailureClass.DDP_MISMATCH else line)
@@ -86,7 +86,7 @@ def advice_for(
 class _Row(NamedTuple):
     """Advice for messages in certain classes. `{0}` and `{1}` stand for the pattern's groups.
 
-    If `alone`, omit the class's misleading general advice (free space won't fix a mount). If `more`, try later rows.
+    If `alone`, omit the class's advice, which would mislead (free space won't fix a mount). If `more`, also try later rows.
     """
 
     classes: tuple[FailureClass, ...]
@@ -191,7 +191,7 @@ _FAILED_NODE = re.compile(
 
 
 def node_named(line: str) -> str | None:
-    """Return the failed node from a scheduler's line. In the job's own line, a node after `ON` merely ran the script."""
+    """Return the failed node in a scheduler's line. In a line about the job itself, the node after `ON` only ran the script."""
     found = _FAILED_NODE.search(line)
     return (found[1] or found[2]).rstrip(".,:;") if found else None
 

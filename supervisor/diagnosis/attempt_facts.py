@@ -86,7 +86,7 @@ class Facts:
 
     @cached_property
     def _reported(self) -> list[Candidate]:
-        """Candidates, minus the signals that stoker sent to stop a hang: no one else sent those."""
+        """The candidates, minus stop signals if stoker itself stopped the attempt because of a hang."""
         ours = self.job.ended_for == "hang"
         return [item for item in self.candidates if not (ours and item.has(Trait.STOP_SIGNAL))]
 
@@ -124,7 +124,7 @@ class Facts:
         return sorted(found, key=lambda item: (item.summary, item.hit.source, item.hit.line))
 
     def _killed_with_its_step(self, item: Exit) -> bool:
-        """Check whether this is srun reporting a task it killed because its step was canceled or another task had exited."""
+        """Check whether this is srun's report of a task that it killed because the step was canceled or another task exited."""
         if not item.hit.has(Trait.TASK_EXIT):
             return False
         stopped = any(stop.source == item.hit.source and stop.line <= item.hit.line for stop in self.stops)
@@ -168,7 +168,7 @@ class Facts:
         )
 
     def _is_stopped_loader(self, item: Candidate) -> bool:
-        """Check whether a data worker died of the final SIGTERM, set off by another rank's failure, the launcher or a stop."""
+        """Check whether a data worker died of a SIGTERM that followed another rank's failure, a launcher's signal or a stop."""
         alike = (one for one in self._reported if (one.source, one.rank) == (item.source, item.rank))
         if not any(one.line <= item.line and _LOADER_STOPPED.search(one.text) for one in alike):
             return False  # the loader's last words mention no signal
@@ -229,7 +229,7 @@ class Facts:
 
     @cached_property
     def stop_before_complaints(self) -> Candidate | None:
-        """The stop to report, provided no peer complained before the first stop."""
+        """The stop to report, or None if there is none or a peer complained before the first one."""
         if not self.stops:
             return None
         # Pipes of a loader's own processes break as the other end stops, often before a report of the stop.
@@ -356,7 +356,7 @@ def _earliest_strong(causes: Sequence[Candidate]) -> Candidate | None:
 
 
 def _is_shell_tools(item: Candidate) -> bool:
-    """Check whether a batch script's tool complained about a file; the script then continues. A full disk counts."""
+    """Check whether the error is a shell tool's complaint about a file (or a full disk), after which a batch script continues."""
     return item.failure in _OF_FILES and _SHELL_TOOL.match(item.text) is not None
 
 

@@ -108,10 +108,10 @@ def candidates_of(scans: Sequence[SourceScan]) -> list[Candidate]:
 
 
 def _without_context(found: list[Candidate]) -> list[Candidate]:
-    """Drop exceptions that merely led to a later one in the same chain, the one that ended the process.
+    """Drop exceptions that merely led to a later exception in the same chain, which ended the process.
 
-    If the last one is a plain exception, it explains less than its predecessor, as when a full disk breaks a file
-    being closed. A failed import that was handled is still dropped, since the program can do without it.
+    Keep them if that last exception is a plain one, since it explains less, as when a full disk makes closing a file
+    fail. Even then, drop a failed import that was handled, since the program can do without it.
     """
     raised = {(item.source, item.hit.line): item for item in found if item.is_cause and not item.soft}
     chained = ((item, raised.get((item.source, end_of_chain(item.hit) or 0))) for item in found)
@@ -356,9 +356,9 @@ def _says_so(item: Candidate, died: bool) -> bool:
 
 
 def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
-    """Check whether a line only mentions or logs a failure raised elsewhere while another exception was raised.
+    """Check whether a line merely mentions or logs a failure, while a different exception was actually raised.
 
-    A failed import also counts if the program later ran out of memory, since it evidently did without the import.
+    A failed import also counts if the program later ran out of memory, since it evidently did not need the import.
     """
     if not item.is_cause:
         return False
@@ -376,7 +376,7 @@ def _gave_way(item: Candidate, found: Sequence[Candidate]) -> bool:
 
 
 def _is_another(mention: Candidate, raised: Candidate) -> bool:
-    """Check whether a later exception differs from a mention or describes it better. Consequences come right below."""
+    """Check whether a later exception differs from a mention or describes it better. Consequences come right below a mention."""
     if mention.failure is FailureClass.COMPILE_ERROR:
         return False  # compilers print, and their callers raise
     if raised.failure is mention.failure:
@@ -389,7 +389,7 @@ def _is_another(mention: Candidate, raised: Candidate) -> bool:
 
 
 def is_notice(item: Candidate) -> bool:
-    """Check whether a line is neither an exception nor an alarm, though its class normally appears as exceptions."""
+    """Check whether a line is neither an exception nor an alarm, although failures of its class normally are exceptions."""
     return _is_mention(item) and _ALARM.search(item.text) is None
 
 
@@ -400,7 +400,7 @@ def _is_mention(item: Candidate) -> bool:
 
 
 def _informed_on(item: Candidate, need: int = INFORMED_AFTER_NOTICE) -> bool:
-    """Check whether the program went on to log other messages, as a server or a run still starting up would."""
+    """Check whether informational messages follow, as they would from a server or a run that is still starting up."""
     return sum(_INFORMS.search(line[:200]) is not None for line in item.hit.lines_after()) >= need
 
 
@@ -420,7 +420,7 @@ def _is_exception(item: Candidate) -> bool:
 def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list[Candidate]:
     """Drop exceptions that a script survived, when measurements and the log agree that another class ended it.
 
-    Keep the causes of that final exception: a full disk breaks the file being closed.
+    Keep the causes of that final exception, such as a full disk that makes closing a file fail.
 
     Args:
         found: all candidates.

@@ -23,7 +23,7 @@ class LogSource(NamedTuple):
 
 
 class MachineRecords(NamedTuple):
-    """The machine's records from the time of death. None means unchecked or unreadable."""
+    """The machine's records from the time of the failure. None means that they were not checked or could not be read."""
 
     cgroup_oom_kills: int | None = None
     slurm_state: str | None = None
@@ -38,7 +38,7 @@ class RunValues(NamedTuple):
 
     `batch` determines which smaller micro-batches preserve the global batch; `trials` returns those known to fit or
     fail, and is called only to suggest a batch. `user_of` returns the owner of a pid mentioned in a message, and is
-    None if pids here do not match the message's. `behind_entry` lists `stoker run` flags placed after `entry`, the
+    None if pids here differ from those in the message. `behind_entry` lists `stoker run` flags placed after `entry`, the
     script, which received them instead. `keeps_global` is true if nothing rules out a smaller micro-batch at the
     same global batch. `divided_batch` is the batch flag and its value, if it covers more than one rank's batch.
     """
@@ -66,8 +66,8 @@ class SeenHang(NamedTuple):
 
     `ranks` are the ranks that kept the others waiting, empty if unknown. `path` and `line` say where their stack is
     stored; line 0 means nowhere. `groups` is all ranks grouped by activity. If `ended_for_it` is true, stoker stopped
-    the attempt as a hang; otherwise it exited on its own, for example when waiting ranks timed out, or a person
-    stopped it. `silent_s` is the time from the last step until a person stopped it.
+    the attempt as a hang; otherwise it exited on its own, for example when waiting ranks timed out, or the user
+    stopped it. `silent_s` is the time from the last step until the user stopped it.
     """
 
     ranks: tuple[int, ...]
@@ -110,7 +110,7 @@ class JobEvidence(NamedTuple):
         plan_differs: if stoker stopped it because its first steps differed from the plan, how they differed, in words.
         last_step: the last step known to have completed, from any source.
         total_steps: the planned number of steps.
-        is_total_declared: whether a person declared that total; None if the log or trainer reported a different one.
+        is_total_declared: whether the user declared that total; None if the log or trainer reported a different one.
         epochs: the current epoch and the planned number of epochs.
         is_code_own: whether the exit code is the program's own, with no shell or remote launcher in between.
         ended_t: when it finished, in wall-clock seconds, if recorded in a journal.

@@ -119,7 +119,7 @@ def _counted(scans: Iterable[SourceScan], counter: str, *, declared: bool | None
 
 
 def reached_end(facts: Facts, root: Root) -> bool:
-    """Check whether the planned end was reached, or an evaluation got results before a last, possibly handled, traceback."""
+    """Check whether training reached its planned end, or an evaluation had results before a final, possibly handled traceback."""
     end = planned_end(facts)
     if end is not None or facts.job.last_step is not None:
         return end is not None and end.is_reached
@@ -163,7 +163,7 @@ def standing_exit(facts: Facts) -> Exit | None:
 
 
 def _is_evidence(item: Candidate, facts: Facts, is_missed: bool) -> bool:
-    """Check whether a line is one that programs do not print routinely and that ended this program."""
+    """Check whether a line shows a fatal error: programs do not print it routinely, and this program ended because of it."""
     above = frames_above(item.hit)
     in_thread = bool(above.frames) and above.frames[0].path.endswith("threading.py")
     if item.soft or above.ignored or in_thread or not (item.is_cause or item.failure in _SELDOM_PRINTED):

@@ -60,7 +60,7 @@ def _group_in(text: str) -> str:
 
 
 def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
-    """Return the one rank with its group's lowest collective number, if at least two ranks printed theirs."""
+    """Return the only rank with the lowest collective number in its group, if at least two ranks printed a number."""
     completed: defaultdict[str, dict[int, int]] = defaultdict(dict)
     timed_out: defaultdict[str, dict[int, int]] = defaultdict(dict)
     outstanding: dict[int, int] = {}
@@ -80,7 +80,7 @@ def _furthest_behind(complaints: Sequence[tuple[int, str]]) -> int | None:
 
 
 def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], list[tuple[int, str]]]:
-    """Return the ranks that messages say others were waiting for, along with the complaints of the waiting ranks."""
+    """Return the ranks that others were waiting for, according to messages, along with the complaints of the waiting ranks."""
     waited_for: list[int] = []
     complaints: list[tuple[int, str]] = []
     for item in candidates:
@@ -94,7 +94,7 @@ def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], list[t
 
 
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """Return the rank that never arrived: the one the waiting ranks name, the only silent one, or the last."""
+    """Return the rank that never arrived: the one named by waiting ranks, silent, furthest behind, or without a reported exit."""
     waited_for, complaints = _read_complaints(candidates)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
@@ -149,7 +149,7 @@ def hang_place(scans: Sequence[SourceScan], ranks: Ranks) -> HangPlace | None:
 
 
 def _waiting_frame(lines: Sequence[str], hosts: Collection[str]) -> tuple[int, str, bool] | None:
-    """Return the first thread's waiting frame (the user's, else the innermost): lines below head, text, in a collective."""
+    """Return the first thread's waiting frame, preferably the user's, as (lines below the header, text, in a collective)."""
     texts = [split_prefix(line, hosts)[1] for line in lines]
     thread = next(iter(parse_stack(["Thread 0", *texts])), None)
     pairs = zip(thread.at, thread.frames, strict=True) if thread is not None else ()
@@ -246,7 +246,7 @@ def title_of_absent(ranks: Sequence[int], failure: FailureClass) -> str | None:
 def hang_by_recorder(facts: Facts, root: Root) -> Root | None:
     """Return the ranks that are missing according to the dumps. A timeout keeps its class and line.
 
-    Dumps outweigh silence, a bare crash, a stop or a wait. If the log reports finishing, the dumps are from another time.
+    Dumps outweigh silence, a bare crash, a stop or a wait. If the log says it finished, the dumps are from another time.
     """
     seen = facts.job.recorder
     if seen is None:

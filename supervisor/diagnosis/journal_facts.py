@@ -27,9 +27,9 @@ def with_journal_facts(
     spec: JobSpec | None = None,
     run_root: str = FROM_ATTEMPT,
 ) -> JobEvidence:
-    """Add what the journals recorded about an attempt, as one (state, attempt) pair per node, the leader first.
+    """Add what the journals recorded about an attempt. `nodes` has one (state, attempt) pair per node, leader first.
 
-    `spec` is the resolved job, whose values advice quotes. `run_root` is the run directory as shown in the verdict's paths.
+    `spec` is the resolved job; advice quotes its values. `run_root` is the run directory as shown in the verdict's paths.
     """
     pairs = list(nodes)
     if not pairs:
@@ -87,7 +87,7 @@ def _ranks_of(view: AttemptState) -> int | None:
 
 
 def _is_total_declared(state: RunState, spec: JobSpec | None) -> bool | None:
-    """Check whether a person declared the total. Return False if only arguments or epoch counts give it, None if reported."""
+    """Check whether the user declared the total. Return False if only arguments or epoch counts imply it, None if reported."""
     if spec is not None and spec.total_steps == state.total_steps:
         return bool(spec.sources("run.total_steps"))
     return False if state.progress is not None and state.progress.epoch_steps is not None else None
@@ -135,14 +135,14 @@ def _stops(views: Sequence[AttemptState]) -> tuple[str | None, str | None]:
 
 
 def _launcher_signal(views: Sequence[AttemptState]) -> int | None:
-    """Return the signal that killed a launcher. A signal that arrives after stoker began its own stop may be stoker's."""
+    """Return the signal that killed a launcher, unless stoker was already stopping it and so may have sent the signal itself."""
     ended = (own for own in views if own.exit_code is not None and own.exit_code < 0)
     by_others = (own for own in ended if own.stop is None or (own.ended_t or own.stop.t) < own.stop.t)
     return next((-own.exit_code for own in by_others if own.exit_code is not None), None)
 
 
 def _with_kills(machine: MachineRecords, views: Sequence[AttemptState]) -> MachineRecords:
-    """Add the number of OOM kills. A count of 0 requires a record from every node; for a kill, one node is enough."""
+    """Add the number of OOM kills. A count of 0 needs a record from every node; a nonzero count needs only one."""
     counted = [own.memory_kills for own in views if own.memory_kills is not None]
     if counted and (any(counted) or len(counted) == len(views)):
         return machine._replace(cgroup_oom_kills=sum(counted))

@@ -121,7 +121,7 @@ def _known_sizes(
     world: int | None,
     per_node: int | None,
 ) -> tuple[int | None, int | None]:
-    """Return processes per node and world size: known, printed or, with a single agent, the number it reports."""
+    """Return the processes per node and the world size: known, printed or, with a single agent, counted from its reports."""
     # One agent signals the survivors of its group. The signaled and failed processes form the group.
     pids = {item.pid for item in exits if item.pid is not None} | sigtermed
     group = len(pids) if len(pids) > 1 else None
@@ -160,7 +160,7 @@ def _ranks_by_pid(scans: Sequence[SourceScan], exits: Sequence[Exit]) -> dict[in
 
 
 def with_known_exits(launch: Launch, codes: Mapping[int, int]) -> Launch:
-    """Add observed exit codes, keyed by global rank. If a rank failed on its own, the launcher caused the other -15 codes."""
+    """Add observed exit codes, keyed by global rank. If a rank failed on its own, skip -15 codes, which the launcher caused."""
     failed = any(code not in {0, -15} for code in codes.values())
     own = {rank: code for rank, code in codes.items() if code != 0 and not (failed and code == -15)}
     reported = {(item.rank, item.code) for item in launch.exits}
@@ -429,7 +429,7 @@ class Ranks:
 
     @property
     def any_told(self) -> bool:
-        """Whether a line or a path has a rank, a local rank or a task."""
+        """Whether any line or path contains a rank, a local rank or a task."""
         return bool(self._seen or self._bases or self._tasks)
 
     def only_silent(self) -> int | None:
@@ -462,7 +462,7 @@ class Ranks:
         return None if self.multi_node else local
 
     def of_prefix(self, hit: Hit, *, failed: bool = True) -> int | None:
-        """Return the rank from a line's own prefix or implied by its node and local rank. For `failed`, see `from_local`."""
+        """Return the rank in a line's own prefix, or the one implied by its node and local rank. For `failed`, see `from_local`."""
         origin = hit.origin
         if origin.rank is not None or origin.local_rank is None:
             return origin.rank
@@ -504,7 +504,7 @@ class Ranks:
         return None
 
     def _by_task(self, hit: Hit, failure: FailureClass) -> int | None:
-        """Find the rank from the launcher task in the prefix or from srun's out-of-memory line below slurmstepd's."""
+        """Find the rank from the launcher task in the prefix, or from srun's out-of-memory line below the one from slurmstepd."""
         task = hit.origin.task if failure is not FailureClass.TERMINATED else None
         if task is None and hit.has(Trait.NAMES_TASK):
             below = (

@@ -1,7 +1,7 @@
 """Split a file that contains several jobs in a row. Only the last launcher or program start counts.
 
-Users append to the same file: `nohup … >> train.log`, a batch script that starts a program again, a launcher
-that restarts its processes. How an earlier job ended says nothing about the last one.
+Users append to the same file (`nohup … >> train.log`), batch scripts start a program again, and launchers restart
+their processes. How an earlier job ended says nothing about the last one.
 
 A job begins at a line that shells, schedulers and launchers print on startup (trait `job_start`), or at a
 launcher's restart followed by training steps, provided a process had exited since the last start. For a single
@@ -46,7 +46,7 @@ _NO_START = Lazy(
 def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
     """Return the line numbers at which later jobs begin, in order.
 
-    In a single-process job, a traceback ends the job. With several processes, one may print it as another starts.
+    In a single-process job, a traceback ends the job. With several processes, one may print a traceback as another starts.
     """
     ending = _ENDED | {Trait.TRACEBACK} if one_process else _ENDED
     ends = [hit.line for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
@@ -70,9 +70,9 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
 
 
 def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
-    """Yield the first line of each program that ended on its own after an earlier one had.
+    """Yield the first line of each program that ended on its own after an earlier program did.
 
-    Such a program printed lines of its own, or argparse's `error` ended one of the two: it prints the usage and exits with code 2.
+    Either the program printed lines of its own, or one of the two ended with argparse's `error` (usage and exit code 2).
     """
     ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
     for one, other in pairwise(ends):

@@ -2,7 +2,7 @@
 
 The confidence is the line's strength, capped according to the rest of the logs. A single table holds the caps,
 measured on public logs. A log's last line is seldom misread. The misreadings were of earlier lines: a failure
-of another class came later, or the log went on for long (docs/generalisation.md, "What a verdict states").
+of another class came later, or the log went on for a long time (docs/generalisation.md, "What a verdict states").
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ LIMITS = (
 
 
 def _is_of_a_library(item: Candidate) -> bool:
-    """Check whether an exception of unknown type comes from a module, which Python prints unless it is the script itself."""
+    """Check whether an exception of unknown type is from a library. Python prints its module unless that is the script itself."""
     is_scripts_own = item.has(Trait.ENDS_TRACEBACK) and "." not in item.text.split(":", 1)[0]
     return item.has(Trait.OPEN_TYPE) and not is_scripts_own
 
@@ -234,7 +234,7 @@ def _own_line(item: Candidate, peers: Sequence[Candidate]) -> Candidate:
 
 
 def _rank_otherwise(item: Candidate, alike: Sequence[Candidate], facts: Facts) -> int | None:
-    """Find the rank for a line that has none: from its peers, from the launcher, or the only silent rank."""
+    """Find the rank for a line that names none, from its peers, the launcher, or the only rank that was silent."""
     if item.failure in (FailureClass.RENDEZVOUS, FailureClass.LIBUV):
         return facts.ranks.blamed()
     for other in alike:

@@ -110,9 +110,9 @@ class Rule:
     """A rule for finding the root cause.
 
     `find` takes the facts and the current root and returns a new root, or None if the rule does not apply. `why` is a
-    one-sentence
-    explanation for the user. `confidence` overrides `find`'s own confidence unless it is None. `outranks` is the highest root
-    weight that the rule may change. If `is_fallback` is true, the rule only states that no line shows a cause.
+    one-sentence explanation for the user. `confidence` overrides `find`'s own confidence unless it is None. `outranks`
+    is the highest root weight that the rule may change. If `is_fallback` is true, the rule only states that no line
+    shows a cause.
     """
 
     name: str
@@ -214,7 +214,7 @@ def _stopped_before(facts: Facts, item: Exit) -> bool:
 
 
 def _bad_exit(facts: Facts, _: Root) -> Root | None:
-    """Find an unusual exit code or an external signal. If a process exited on its own, the launcher sent that signal."""
+    """Find an unusual exit code or a signal from outside. If any process failed on its own, the launcher sent the signals."""
     usual = {1, *STOP_SIGNALS}
     own = any(item.code > 0 or item.code == -6 for item in facts.bad_exits)
     found = (

@@ -1,4 +1,4 @@
-"""SLURM job states: the only table of the states in which a job waits or has ended, and what an end means.
+"""The only table of SLURM job states: which ones mean that a job is waiting or has ended, and how it ended.
 
 Source: "JOB STATE CODES" in sacct(1) and squeue(1).
 """

@@ -70,7 +70,7 @@ _WORD: Final = re.compile(r"[a-z0-9][a-z0-9+.-]*[a-z0-9]|[a-z0-9]")
 
 
 def samples_of(failure: FailureClass, known: Iterable[Signature], most: int) -> tuple[str, ...]:
-    """Return sample lines that identify a class, firmest first."""
+    """Return sample lines that identify a class, strongest signature first."""
     lines = (
         one.samples[0].strip() for one in _firmest_first(known) if one.failure is failure and one.samples
     )
@@ -78,7 +78,7 @@ def samples_of(failure: FailureClass, known: Iterable[Signature], most: int) -> 
 
 
 def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
-    """Return the classes a symptom may refer to, best first. Several are alternatives; empty if no word is recognized."""
+    """Return the alternative classes that a symptom may refer to, best first. Empty if no word is recognized."""
     symptom = symptom[:MOST_CHARACTERS]
     name = re.sub(r"[\s-]+", "_", symptom.strip().lower())
     if name in set(FailureClass):
@@ -99,7 +99,7 @@ def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
 
 
 def _firmest_first(known: Iterable[Signature]) -> list[Signature]:
-    """Return the causes, then the consequences, each sorted firmest first."""
+    """Return the cause signatures, then the consequence signatures, each sorted strongest first."""
     shown = (one for one in known if one.role in (Role.CAUSE, Role.CONSEQUENCE) and one.failure in _CALLED_SO)
     return sorted(shown, key=lambda one: (one.role is not Role.CAUSE, -one.strength))
 

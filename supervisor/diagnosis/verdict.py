@@ -67,7 +67,7 @@ _OUR_SIGNALS = {
 }
 
 NOT_RESUMED_SURE = 0.9
-"""Confidence that an attempt started below its checkpoint. Step counts that always restart at 0 look the same."""
+"""Confidence that an attempt started before its checkpoint's step. Step counts that always restart at 0 look the same."""
 LOADS_NOTHING = "Check which folder and flag the script loads its checkpoint from. The attempt's plan.json has the command."
 OVERRIDDEN = "Something overrides the setting. Name the one that makes the batch: --batch-knob NAME."
 # Maximum characters of log text in a verdict. Names and paths in advice come from it too.
@@ -147,7 +147,7 @@ def _examined(facts: Facts) -> Examination:
 
 
 def _last_that_shows(found: list[Examination]) -> int:
-    """Return the index of the last job with content. An old launcher prints its banner and kill messages only on exit."""
+    """Return the index of the last job that shows anything. Old launchers print their banner and kill messages only on exit."""
     for place in reversed(range(1, len(found))):
         one = found[place]
         killed = any(hit.has(Trait.SIGNALS_PEERS) for hit in one.facts.scans[0].hits)
@@ -226,7 +226,7 @@ def _with_hang(
 
 
 def is_rank_told(facts: Facts, root: Root) -> bool:
-    """Check whether the job, a launcher, a path or a line tells the root's rank. A log without any may be of one process."""
+    """Check whether the job, a launcher, a path or a line states the root's rank. If not, there may be just one process."""
     if root.rank != 0 or facts.job.world_size or facts.launch.distributed or facts.launch.exits:
         return True
     return facts.ranks.any_told or inline_rank(root.text) is not None
@@ -312,7 +312,7 @@ MOUNT_FAILED = "A filesystem does not answer"
 
 
 def title_of_end(facts: Facts, root: Root) -> str | None:
-    """Return a headline for an exit no line shows: early, a hang, a killed launcher, no steps or empty logs."""
+    """Return a headline for an exit that no line explains: an early exit, a hang, a killed launcher, no steps or empty logs."""
     job = facts.job
     if job.stop_reason is not None and root.reason is Reason.USER and (seen := job.hang) is not None:
         if seen.silent_s is None:
@@ -342,7 +342,7 @@ def _title_of_empty(scans: Sequence[SourceScan]) -> str | None:
 
 
 def _is_bare_kill(root: Root) -> bool:
-    """Check whether all that is known is a SIGKILL, making host memory exhaustion only the most likely cause."""
+    """Check whether a SIGKILL is the only evidence, so that host memory exhaustion is merely the most likely cause."""
     return root.failure is FailureClass.HOST_OOM and root.reason is Reason.KERNEL_KILL and root.chosen is None
 
 

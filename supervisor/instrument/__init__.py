@@ -1,6 +1,6 @@
 """Measure a training run from inside its process and write events. Never changes or stops the training.
 
-Limited to the standard library and Python 3.8 syntax, since the job's interpreter is not stoker's. Nothing here imports the
-rest of stoker, which imports nothing from here: `on_path/`, first on ``PYTHONPATH``, loads this folder as ``_stoker_instrument``.
+Limited to the standard library and Python 3.8 syntax, since the job's interpreter is not stoker's. This package and the
+rest of stoker never import each other: `on_path/`, which is first on PYTHONPATH, loads this folder as ``_stoker_instrument``.
 docs/instrumentation.md lists every patch, and docs/telemetry.md describes the records.
 """

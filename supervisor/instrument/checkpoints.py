@@ -1,7 +1,7 @@
 """Record which checkpoints were written and loaded, by path, and which paths the script looked for before training.
 
-While an attempt's plan is unconfirmed, ``STOKER_CONFIRM`` is set and each save waits, before writing its first byte, for a file
-named ``confirmed`` in the telemetry folder, for at most `CONFIRM_S`. A file the script opened itself is empty until `torch.save`.
+While an attempt's plan is unconfirmed, ``STOKER_CONFIRM`` is set. Before writing its first byte, each save then waits at most
+`CONFIRM_S` for a file named ``confirmed`` in the telemetry folder. A file that the script opened is empty until `torch.save`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .training import RECORD_S, optimizer_step
 from .wire import Look, watch, wire
 
 CONFIRM_S = 20.0
-"""Total time one process's saves may wait. After that they proceed and a `note` is recorded."""
+"""Total time, in seconds, that a process's saves may wait. After that, they proceed and a `note` is recorded."""
 POLL_S = 0.02
 MAX_SOUGHT = 500
 MAX_SOUGHT_AT = 20
-"""Maximum paths recorded per line of the script. A data set of a million files would check as many paths."""
+"""Maximum number of paths recorded per script line. Loading a data set of a million files may check a million paths."""
 LEVELS = 3
 """How deep a checkpoint may lie below a listed folder: ``runs/checkpoint-100/model.pt`` is two levels below ``runs``."""
 MAX_SAVED = 500
@@ -63,7 +63,7 @@ class Checkpoints:
         self.awaited = None
 
     def save_ended(self, path: str, step: int) -> None:
-        """Record a checkpoint at `path` whose state is that after `step` optimizer steps in this process."""
+        """Record that a checkpoint was saved at `path`, with the state after `step` optimizer steps in this process."""
         if not (os.path.isfile(path) or os.path.isdir(path)):
             return
         entry = self.saved.pop(path, None) or SimpleNamespace(written_at=float("-inf"))
@@ -221,7 +221,7 @@ def watch_safetensors(module: Any) -> None:
 
 
 def watch_distributed_checkpoint(module: Any) -> None:
-    """Observe whole folders. Their individual streams, dozens per checkpoint, are not recorded."""
+    """Observe checkpoint folders as a whole. Individual streams, of which a checkpoint has dozens, are not recorded."""
     saver, loader = module.state_dict_saver, module.state_dict_loader
     for name in ("save", "save_state_dict"):
         watch(saver, name, _saves(_folder), module)

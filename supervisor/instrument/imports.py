@@ -46,7 +46,7 @@ def is_user_code(frame: Any) -> Any:
 
 
 read: dict[str, tuple[Any, bool]] = {}
-"""Numbers the script read from `os.environ`, as name: (text, False if it is the script's default)."""
+"""Numbers that the script read from `os.environ`, as name: (text, False if the text is the script's default)."""
 _methods: dict[str, Any] = {}
 
 

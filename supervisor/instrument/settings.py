@@ -1,13 +1,12 @@
 """Read a script's settings, explicit or default, from its command line, parser, configuration and environment.
 
-Numbers, booleans and existing paths are recorded. For any other text, only its type, whether it is empty, and whether it is one
-of `WORDS` are recorded. Names that may hold a secret get no value. If a parser calls the training, its values are read before the
-call.
+Numbers, booleans and existing paths are recorded. For any other text, only its type, whether it is empty, and whether
+it is one of `WORDS` are recorded. For a name that may hold a secret, no value is recorded. If a parser itself calls
+the training function, its values are read before the call.
 
-A plan changes settings before the script reads them. ``STOKER_APPLY`` contains the plan as JSON: `argv` (a rank's command line in
-the
-first attempt; null for any process), `options` (each with `words`, `name` and `value`), `environ`, `files` (each with `path`,
-`key` and `value`).
+A plan changes settings before the script reads them. ``STOKER_APPLY`` contains the plan as JSON: `argv` (a rank's
+command line in the first attempt; null for any process), `options` (each with `words`, `name` and `value`), `environ`,
+and `files` (each with `path`, `key` and `value`).
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST = {"first": 800, "other": 400, "file": 200}
-"""Limits for settings with a word in `_FIRST`, other settings, and config files, in case `json.loads` reads a data set."""
+"""Maximum numbers of settings: with a word in `_FIRST`, without one, and in files (`json.loads` may read a data set)."""
 MAX_FILE_BYTES = 1 << 20
 _SPAWNED = "--multiprocessing-fork"
-"""Last word on the command line of a spawned child, which receives its parent's words later."""
+"""The last word on a spawned child's command line. The child receives its parent's command line later."""
 WORDS = ("resume", "scratch", "auto", "latest", "last", "best", "none")
 _FEEDS = re.compile(
     r"batch|accum|micro|subdivision|(?:^|[_.])(?:g?bs|bsz|mbs|bsize|gas?|update_freq)(?:[_.]|$)"
@@ -56,7 +55,7 @@ counts = dict.fromkeys(MOST, 0)
 
 
 def begin() -> None:
-    """Apply the plan to this process's command line and read it at the first watched import. Read the rest once it trains."""
+    """At the first watched import, apply the plan to the command line and read it. Read the rest once the process trains."""
     if plan.late and _SPAWNED not in getattr(sys, "argv", [_SPAWNED]):
         plan.late = False
         with quietly("apply"):
@@ -106,7 +105,7 @@ def note(by: str, name: Any, value: Any, words: Any = (), given: Any = None, fil
 
 
 def note_all(by: str, values: object, form: str, words: list[str]) -> None:
-    """Record a parser's values, possibly nested. `form` turns a name into its spelling among the command line's `words`."""
+    """Record a parser's values, which may be nested. `form` turns a name into its spelling in the command line's `words`."""
     for name, value in leaves(values):
         names = {form % name: 1, form % (name.replace("_", "-") if by in ("tyro", "fire") else name): 1}
         note(by, name, value, names, is_given(names, words))
@@ -156,7 +155,7 @@ def _is_pair(key: str = "", value: str = "", *_rest: str) -> bool:
 
 
 def _shown_word(word: str, before: str, following: str) -> str:
-    """Return a command-line word in recordable form. A plan uses these words to find this process in the next attempt."""
+    """Return a command-line word that is safe to record. A plan uses these words to find this process in the next attempt."""
     option, equals, value = word.partition("=")
     if not equals:
         is_key = _is_pair(word, following) and has(_FIRST, word) and not is_secret(before.lstrip("-"))
@@ -188,7 +187,7 @@ def _read_the_rest() -> None:
 
 
 def outermost(look: Callable[..., None]) -> Callable[..., Look]:
-    """For functions that call each other, call `look` (result, args, kwargs, calling frame) only at a thread's outermost call."""
+    """Among functions that call each other, call `look` (result, args, kwargs, caller's frame) only for the outermost call."""
     within: set[int] = set()
 
     def looking(args: Any, kwargs: Any) -> Look:
@@ -217,7 +216,7 @@ def _words_given(_parser: object, args: list[str] | None = None, *_rest: Any, **
 
 
 def argparse_parsed(args: Any, kwargs: Any) -> Look:
-    """Record argparse results under every name of each option, abbreviated ones included. A nested parser is a subparser."""
+    """Record argparse results under every name of each option, including abbreviations. A nested parser is a subparser."""
     result: Any = yield
     words = _words_given(*args, **kwargs)
     heads = {word.partition("=")[0] for word in words if word.startswith("--")}
@@ -339,7 +338,7 @@ def _contents(paths: tuple[str, ...]) -> dict[str, bytes]:
 
 
 _HIDDEN = "<redacted>"
-"""What the journal writes for a secret in recorded words (supervisor/text/redact.py). It matches any text."""
+"""What the journal contains in place of a secret in recorded words (supervisor/text/redact.py). It matches any text."""
 _OF_ONE_RANK = re.compile(r"--?local[_-]rank=\d+|-u")
 _RANK = re.compile(r"((?:^|\0)--?(?:[\w-]*[-_])?(?:rank|gpu|device)[=\0])\d+(?![^\0])")
 """Matches words that may differ between an attempt's ranks, such as ``--rank 1`` if a plain shell starts the ranks."""
@@ -350,7 +349,7 @@ plan = SimpleNamespace(options=[], files=[], late=False)
 
 
 def read_plan() -> None:
-    """Apply the plan to this process, if it is meant for it, before the script's first line runs."""
+    """Apply the plan before the script's first line runs, if the plan is meant for this process."""
     import json
 
     with quietly("apply"):
@@ -418,7 +417,7 @@ def _is_same(own: str, recorded: str) -> bool:
 
 
 def _pieces(words: list[str], options: list[Any]) -> Iterator[tuple[Any, str | None, list[str]]]:
-    """Split a command line into pieces: the option set (or None), its old value, and the words with the planned value."""
+    """Split a command line into pieces: the option that is set (or None), its old value, and the words to use instead."""
     index = 0
     while index < len(words):
         found = (_set_by(option, *words[index : index + 2]) for option in options)

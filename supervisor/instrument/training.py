@@ -1,7 +1,7 @@
 """Measure the batches drawn, the model's input shapes, backward passes, optimizer steps, and each step's time and memory.
 
-PyTorch's own hooks are used where available (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`), wrappers
-elsewhere. Only the shape and dtype of a tensor are read, and no reference to it is kept.
+PyTorch's own hooks (`register_module_forward_pre_hook`, `register_optimizer_step_post_hook`) are used where available, and
+wrappers elsewhere. Only the shape and dtype of a tensor are read, and no reference to it is kept.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Training:
         self.compiling = compiler.is_compiling
         self.thread = threading.get_ident()
         self.loaders: Any = weakref.WeakKeyDictionary()
-        """For each DataLoader and iterator: its number and the batches drawn since the last step."""
+        """Maps each DataLoader and iterator to its number and the batches drawn from it since the last step."""
         self.numbered = 0
         self.last_loader: Any = None
         self.drawn: list[Any] = []
-        """Loaders that a batch was drawn from since the last step."""
+        """Loaders from which a batch was drawn since the last step."""
         self.feeding: list[Any] = []
         self.within = 0
         """Number of `next` and `backward` calls in progress. A forward pass inside one is a transform or a recomputation."""
@@ -56,14 +56,14 @@ class Training:
         self.awaits_dynamo = False
         self.hook: Any = None
         self.newest: Any = None
-        """Shapes of the latest outermost forward pass with no loader feeding it, unless it is the first since a backward pass."""
+        """Shapes in the latest outermost forward pass that no loader fed, unless it is the first pass since a backward pass."""
         self.backwards_ever = 0
         self.passes = self.other_passes = 0
-        """Backward passes since any optimizer stepped, and the highest such count in this `round` after the first step."""
+        """Backward passes since the last step of any optimizer, and the highest such count in this `round` after the first step."""
         self.optimizers: dict[Any, int] = {}
         """The number of backward passes before each optimizer's last step, keyed by weak reference."""
         self.round: list[Any] = []
-        """Optimizers that stepped since the last counted step, its own first. If one steps again, that step counts."""
+        """Optimizers that stepped since the last counted step, starting with that step's. If one steps again, that step counts."""
         self.last_step_at: float | None = None
         self.since, self.sums = counts(), counts(micro_steps=0, data_wait_s=0.0)
         """Counts for a `step` record, since the last step and since the last record."""
@@ -181,11 +181,10 @@ class Training:
     def compile_called(self, args: Any, _kwargs: Any) -> Look:
         """Observe `torch.compile`. With a global hook installed, compiled modules warn on each call and dynamo takes other paths.
 
-        The hook is therefore removed before the first compilation: right away for a module, or when dynamo begins for a function,
-        which
-        may be an optimizer's and decorated at import. From then on, compiled modules are observed at their calls, outside the
-        compiled
-        code: via `OptimizedModule.__call__` and the attribute that `Module.compile` sets, which is never pickled.
+        The hook is therefore removed before the first compilation: right away for a module, or when dynamo first runs for a
+        function (which may be part of an optimizer and decorated at import). From then on, calls of compiled modules are
+        observed outside the compiled code: via `OptimizedModule.__call__` and the attribute that `Module.compile` sets, which
+        is never pickled.
         """
         owner = __import__("torch._dynamo.eval_frame", fromlist=["OptimizedModule"]).OptimizedModule
         begins = getattr(sys.modules.get("torch._dynamo.callback"), "on_compile_start", None)
@@ -263,7 +262,7 @@ class Training:
             wire.flush()
 
     def flush(self) -> None:
-        """Write the sums since the last record and two values too slow to read every step: memory and the optimizer's count."""
+        """Write the sums since the last record, plus memory and the optimizer's step count, which are too slow to read every step."""
         if not self.sums["steps"]:
             return
         sums, self.sums = self.sums, counts(micro_steps=0, data_wait_s=0.0)
@@ -287,8 +286,8 @@ class Training:
     def reducer_times(self) -> dict[str, float]:
         """Return DDP's times for its last sampled iteration (the first ten, then every hundredth), on its device's clock.
 
-        The wait is from the end of this rank's backward pass to that of the last all-reduce. A forward pass sending buffers waits
-        too.
+        The wait lasts from the end of this rank's backward pass to the end of the last all-reduce. A forward pass that sends
+        buffers also waits.
         """
         ddp: Any = self.replicas[0]() if len(self.replicas) == 1 else None
         seen = ddp._get_ddp_logging_data() if ddp is not None else {}
@@ -317,7 +316,7 @@ class Training:
         self.replicas.append(weakref.ref(args[0], self.replicas.remove))
 
     def scaler_stepped(self, args: Any, kwargs: Any) -> Look:
-        """Observe `GradScaler.step`. If the optimizer did not step, it was skipped because of non-finite gradients."""
+        """Observe `GradScaler.step`. If the optimizer's step did not run, it was skipped because of non-finite gradients."""
         optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
         own = weakref.ref(optimizer)
         before = self.optimizers.get(own)
@@ -406,7 +405,7 @@ def _tensors(value: Any, depth: int) -> Iterator[Any]:
 
 
 def host_waits(torch: Any, optimizer: Any) -> bool:
-    """Check whether the host blocks on each collective: on CPU with whole parameters, unlike with FSDP or DTensor."""
+    """Check whether the host blocks on each collective, as it does on CPU with whole parameters (no FSDP or DTensor)."""
     first: Any = optimizer.param_groups[0]["params"][0] if optimizer is not None else None
     return (
         type(first) is torch.nn.Parameter and first.device.type == "cpu" and not torch.cuda.is_initialized()

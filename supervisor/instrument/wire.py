@@ -90,7 +90,7 @@ class Wire:
         atexit.register(self._end)
 
     def forked(self) -> None:
-        """Handle a fork. A fork of a process that is already reporting measures nothing; any other fork starts over."""
+        """Handle a fork. The child of a process that is already reporting records nothing; any other child starts over."""
         if self.reporting:
             self.off = True
         self.pid = os.getpid()
@@ -220,7 +220,7 @@ def watch(owner: Any, name: str, look: Callable[..., Any], *aliases: Any) -> Non
 def place() -> dict[str, Any]:
     """Return the process group's `rank`, `world_size` and `backend`, or else the launcher's values, or else rank 0.
 
-    In an `sbatch` job, every process has a SLURM_PROCID. It is a rank's own only if it differs from the keeper's.
+    Every process in an `sbatch` job has a SLURM_PROCID, but it identifies a rank only if it differs from the keeper's.
     """
     group = sys.modules.get("torch.distributed")
     if group is not None and group.is_available() and group.is_initialized():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class JobError(Exception):
-    """A job cannot be run as requested. Has one line per problem. The exit code is 2 (usage) or 3 (refused)."""
+    """A job cannot be run as requested. The message has one line per problem. The exit code is 2 (usage) or 3 (refused)."""
 
     def __init__(self, *lines: str, exit_code: int = 2) -> None:
         self.lines = lines

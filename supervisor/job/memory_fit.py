@@ -64,7 +64,7 @@ class MemoryTrial:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Linear memory: bytes = `at_zero` + `per_sample` x micro-batch, least squares over `points` of them or from one failure."""
+    """A linear memory model: bytes = `at_zero` + `per_sample` x micro-batch, fitted to `points` micro-batches or one failure."""
 
     at_zero: float
     per_sample: float
@@ -83,9 +83,9 @@ class Line:
 def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
     """Fit a line to two or more micro-batches with the same measure, using the highest peak of each.
 
-    At least one must have fitted: a failure only shows how far it got, the whole card every time, so a line through
-    failures is flat (in a real H100 run, 96 and 48 predicted 75 GiB for 12, which needed 24). Returns None without
-    such a line, or if memory does not grow with the micro-batch and so is not what was measured.
+    At least one must have fitted. A failure only shows how far it got, which is always the whole card, so a line through
+    failures is flat (in a real H100 run, 96 and 48 predicted 75 GiB for 12, which needed 24). Returns None if there
+    is no such line or if memory does not grow with the micro-batch and so is not what was measured.
     """
     known = [t for t in trials if t.peak_bytes is not None]
     for measure in Measure:

@@ -42,7 +42,7 @@ class Range:
 
     @property
     def words(self) -> str:
-        """The range in words, worded to follow "must be"."""
+        """The range in words that can follow "must be"."""
         low = f"above {self.low:g}" if self.open_low else f"at least {self.low:g}"
         if self.high is None:
             return low

@@ -15,9 +15,9 @@ NAMED_UNSEEN: Final = "named without a value"
 """The value of `Knobs.resumes` for a flag that the user named without a value. Whether the flag takes a value is unknown."""
 BY_ITSELF, NEVER = "itself", "never"
 IN_CODE = "code"
-"""Answers that are not a setting's name: the script resumes by itself, it never does, or the code decides."""
+"""Answers other than a setting's name: the script resumes by itself, it never resumes, or its code sets the value."""
 RESTARTS = "restarts"
-"""An answer about how a script counts steps: from 0 at each start, rather than on from the checkpoint."""
+"""An answer about how a script counts steps: from 0 at each start instead of continuing from the checkpoint."""
 
 
 class EntryKind(StrEnum):
@@ -72,20 +72,20 @@ class FoundNumber:
 class Knobs:
     """The script's settings for batch, accumulation and resuming, in the script's own spelling.
 
-    A name is a whole flag (``--batch_size``) or a bare key (``train.batch_size``), set as ``key=value``. None means
-    unknown, so never changed automatically. `global_batch` is a flag from which the script derives its accumulation,
-    so a smaller micro-batch needs no accumulation flag. `resume_value` is the resume flag's value (``auto`` for the
-    bundled trainer), empty for a switch. `resume_path` is a flag for the path of a checkpoint, if one was found;
+    A name is a whole flag (``--batch_size``) or a bare key (``train.batch_size``), set as ``key=value``. None means that
+    it is unknown, so it is never changed automatically. `global_batch` is a flag from which the script derives its
+    accumulation, so a smaller micro-batch needs no accumulation flag. `resume_value` is the resume flag's value (``auto``
+    for the bundled trainer), empty for a switch. `resume_path` is a flag for the path of a checkpoint, if one was found;
     `resume` takes precedence. `declared` settings were named by the user or are the bundled trainer's.
 
     `paired` means batch and accumulation are two factors of the global batch, whatever the batch counts: one is halved
-    when the other is doubled. `same` lists settings with the same number, as (name, ``micro`` or ``accumulation``),
-    that change together; a number in that position is set, because the setting would change otherwise. `refusal` says
-    why the batch cannot change at the same global batch, `help` what would allow it. `found` has the numbers and where
-    each was read. `self_resuming` means the script finds its newest checkpoint, though any `resume_path` takes
-    precedence; `resumes` tells the user how that was determined. `resume_step` is a flag for the number in the
-    checkpoint's name. `cannot_resume` means there is no way to resume. `unsafe` says why a smaller micro-batch would
-    change the training, whatever is measured.
+    when the other is doubled. `same` lists settings with the same number, as (name, ``micro`` or ``accumulation``), that
+    change together; a number in that position is set, because the setting would change otherwise. `refusal` says why the
+    batch cannot change at the same global batch, and `help` what would allow it. `found` has the numbers and where each
+    was read. `self_resuming` means the script finds its newest checkpoint, though any `resume_path` takes precedence;
+    `resumes` tells the user how that was determined. `resume_step` is a flag for the number in the checkpoint's name.
+    `cannot_resume` means there is no way to resume. `unsafe` says why a smaller micro-batch would change the training,
+    whatever is measured.
     """
 
     batch: str | None = None
@@ -241,7 +241,7 @@ class ClassOverride:
 
     For a ``[[signature]]`` with an action, `failure` is the `signature_key` of its id.
 
-    `change` is a policy answer that changes the job (shrink, fewer_workers, ...), or ``none``. `show_first` are
+    `change` is a policy answer that changes the job (shrink, fewer_workers, ...), or ``none``. `show_first` lists
     the conditions for the next launch, and `wait_s` is how long to wait for them.
     """
 
@@ -258,8 +258,8 @@ class ClassOverride:
 class OwnSignature:
     """A user's ``[[signature]]`` table, which describes a failure in that user's logs.
 
-    `failure` is a failure class, `title` the user's name for one outside all classes, and `role` cause, consequence or
-    advice (which masks the line). `start` says if it is expected before or after the first step; empty is any time.
+    `failure` is a failure class, and `title` the user's name for one outside all classes. `role` is cause, consequence
+    or advice (which masks the line). `start` says whether it is expected before or after the first step (empty: any time).
     """
 
     id: str
@@ -298,12 +298,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When a lack of progress counts as a stall, and when the attempt is stopped (``[hang]``). Fields: `setting_keys`.
+    """When a lack of progress counts as a stall, and when the attempt is stopped (``[hang]``). Fields: see `setting_keys`.
 
     A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's
-    earlier intervals in this run. The attempt is stopped after at least max(`act_s`, `act_factor` x pace,
-    `return_factor` x the longest silence the run recovered from), if all rules in `policy.health.ending` agree.
-    Without a pace, neither happens. If `act_given` (by the user) and `end_hangs`, no progress for `act_s` suffices.
+    earlier intervals in this run. The attempt is stopped after at least max(`act_s`, `act_factor` x pace, `return_factor`
+    x the longest silence the run recovered from), if all rules in `policy.health.ending` agree. Without a pace, neither
+    happens. If the user gave `act_s` (`act_given`) and `end_hangs` is set, `act_s` without progress is enough.
     """
 
     enabled: bool = True
@@ -335,7 +335,7 @@ LEAST_FIT_STEPS: Final = 3
 class FitSettings:
     """``--fit-batch``: find the largest micro-batch that fits, with probe launches before the first attempt.
 
-    A probe fits after `steps` completed steps, or if it succeeds. Stopped after at most `timeout_s` seconds, it still
+    A probe fits once it completes `steps` steps or succeeds. If it is stopped after `timeout_s` seconds, it still
     fits if it completed `LEAST_FIT_STEPS`. Optimizer state exists after the first step, but caches, buckets and a
     compiled graph's last shapes appear only some steps later. Three steps gave too many false fits.
     """
@@ -345,7 +345,7 @@ class FitSettings:
 
 
 BEYOND_STEPS: Final = 10
-"""The multiple of its own step limit at which a script is clearly ignoring it, so its trial is stopped."""
+"""The multiple of its own step limit beyond which a script is clearly ignoring that limit, so its trial is stopped."""
 
 
 @dataclass(frozen=True, slots=True)

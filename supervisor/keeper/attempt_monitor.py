@@ -42,7 +42,7 @@ PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
 """Seconds to wait before a verdict, so the TUI shows the failed rank first."""
 FAILING_S = 60.0
-"""Seconds a failing rank explains missing progress. torchrun stops the rest within 30 s, and the keeper sooner."""
+"""Seconds for which a failing rank explains missing progress. torchrun stops the rest within 30 s, the keeper sooner."""
 HURRIED_DRAIN_S = 0.2
 """If reading takes longer, the keeper journals the exit and a provisional verdict, to explain a failure within 1 s."""
 CUT_S, LOOK_S = 1.0, 0.005
@@ -70,11 +70,11 @@ class AttemptMonitor:
     """Runs the sensors, health checks and stop sequence of one attempt after another, in the keeper's thread.
 
     Args:
-        saved: called at each new checkpoint, when copies of the checkpoint resumed from can be removed.
+        saved: called at each new checkpoint, when copies of the checkpoint that was resumed from can be removed.
         stepped: called at each check, to report what the first step shows about the recovery.
 
     Attributes:
-        judging: makes the verdict on an attempt from its logs so far.
+        judging: reaches the verdict on an attempt from its logs so far.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class AttemptMonitor:
         return self._viewers.watched(now)
 
     def receive(self, timeout_s: float) -> None:
-        """Record what the sensors saw. Wait for the first observation for `timeout_s` seconds."""
+        """Record what the sensors saw, waiting up to `timeout_s` seconds for the first observation."""
         for seen in received(self._queue, self._clock, timeout_s):
             self._observe(seen)
 
@@ -449,7 +449,7 @@ class AttemptMonitor:
     # -- its end -----------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Cut short the reading of a finished attempt's logs. The verdict uses what has been read so far."""
+        """Stop reading a finished attempt's logs early. The verdict uses what has been read so far."""
         ending = self._ending
         if ending is None:
             return

@@ -56,7 +56,7 @@ def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | N
 
 
 class Prober:
-    """One per keeper, used by its only thread. Call `tick` until it is True."""
+    """Each keeper has one and uses it in its single thread. Call `tick` until it returns True."""
 
     def __init__(self, context: RunContext, engine: EngineLoader) -> None:
         self._context, self._record, self._engine = context, context.record, engine

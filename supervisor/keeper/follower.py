@@ -1,7 +1,8 @@
-"""Any node but 0. Its keeper starts and stops attempts on the leader's orders and reports the results, but decides nothing.
+"""The keeper of every node except node 0. It starts and stops attempts on the leader's orders and reports the results, but decides nothing.
 
-While the leader's keeper shows no sign of life, running processes continue and nothing new starts. If the leader's entire node
-is gone, this keeper stops after a time limit (`_leader_is_gone`).
+While the leader's keeper shows no sign of life, running processes continue and nothing new starts. If the leader's entire node is
+gone,
+this keeper stops after a time limit (`_leader_is_gone`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ SILENT: Final = "leader_silent"
 
 
 class Following(Group):
-    """The role of any node but 0 in a multi-node run. The leader does the planning."""
+    """The role of every node except node 0 in a multi-node run. The leader does the planning."""
 
     leads = False
 
@@ -174,7 +175,7 @@ class Following(Group):
             monitor.stop(ev.StopWhy.RANK_DIED, f"{BY} is gone", grace_s=grace_s)
 
     def _wait_for_orders(self, now: float) -> None:
-        """While nothing runs on this node, adopt the leader's verdict and decision, start the next attempt, or exit."""
+        """While nothing is running on this node, adopt the leader's verdict and decision, start the next attempt, or exit."""
         order, view, told = self._order, self._state.attempt, self._told_to_stop
         number, t = view.number if view is not None else 0, self._clock.wall()
         if order is not None and view is not None and order.attempt == number:
@@ -213,7 +214,7 @@ class Following(Group):
     # -- the leader's node -----------------------------------------------------------------------------
 
     def _leader_is_gone(self, now: float) -> bool:
-        """Check for `node_timeout_s` of silence from the leader's heartbeat and port. If only its keeper died, its agent answers."""
+        """Check whether the leader has been silent for `node_timeout_s`. Its port still answers if only its keeper died."""
         if self._leader.silent_s(now) <= heartbeat.SILENT_S:
             self._answered_t = now
             return False
@@ -231,7 +232,7 @@ class Following(Group):
         return now - self._answered_t > self._job.timing.node_timeout_s
 
     def _look_for_a_route(self, view: st.AttemptState) -> None:
-        """After a local failure, journal it if node 0's machine is unreachable, so the verdict can blame the node that was cut off."""
+        """If node 0's machine is unreachable after a local failure, journal that, so the verdict can blame the node that was cut off."""
         asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
         where = meeting_point(self._job, self._order)
         if view.number not in self._watched - {self._routed} or view.exit_code in {None, 0}:
@@ -295,7 +296,7 @@ class Following(Group):
     # -- signals ---------------------------------------------------------------------------------------
 
     def stop(self, why: ev.StopWhy, by: str, *, now: bool) -> bool:
-        """Stop the local attempt on a signal; the leader ends the run. A second signal stops this keeper once nothing runs."""
+        """Stop the local attempt on a signal; the leader ends the run. A second signal stops this keeper once nothing is running."""
         again = self._told_to_stop is not None
         self._told_to_stop = self._told_to_stop or (why, by, self._clock.mono())
         stopping = self._keeper.stop_attempt(why, by, now=now)
@@ -311,7 +312,7 @@ def quiet(record: RunFile) -> RunFile:
 
 
 def connection_error(host: str, port: int) -> OSError | None:
-    """Return why a connection fails, or None if the port is open. The store tolerates connections that stay silent."""
+    """Return why connecting fails, or None if the port is open. The store tolerates connections that send nothing."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Node 0 of a multi-node run. Its keeper works like any other but waits for the others before launching and judging.
+"""Node 0 of a multi-node run. Its keeper works like any other but waits for the other nodes before it launches or judges an attempt.
 
 Its orders follow from its state (`publish`), so a keeper that takes over the run gives the same orders.
 """
@@ -41,9 +41,9 @@ log = logging.getLogger("stoker.keeper")
 
 LOOK_S: Final = 0.25
 LOOKS_PER_NODE_S: Final = 0.02
-"""Seconds per node between checks. With 64 nodes and two files each, that is 100 reads per second in total."""
+"""Seconds between checks, multiplied by the number of nodes. For 64 nodes with two files each, that is 100 reads per second."""
 PEERS_S: Final = 60.0
-"""Seconds the other nodes may take after node 0's part succeeded. torchrun's agents exit together, within its exit barrier."""
+"""Seconds the other nodes may take after node 0's part succeeds. torchrun's exit barrier makes its agents exit together."""
 NOT_THERE: Final = 2
 """Exit code if the nodes never came together because the run was started incorrectly."""
 IDLE: Final = frozenset({NodePhase.READY, NodePhase.ENDED})
@@ -67,7 +67,7 @@ class Member:
         )
 
     def is_idle(self, seq: int) -> bool:
-        """Check that nothing is running or about to start there: the node has read order `seq`, which starts nothing."""
+        """Check whether nothing is running or about to start on the node. It must have read order `seq`, which starts nothing."""
         return self.report is not None and self.report.phase in IDLE and self.report.seq >= seq
 
     def has_ended(self, number: int) -> bool:
@@ -117,7 +117,7 @@ class Leading(Group):
     # -- called by the keeper ------------------------------------------------------------------------------
 
     def begin(self, continued_by: str) -> None:
-        """If the run ended before any launch, wait for the other nodes, as at the start."""
+        """If the run ended before any launch, wait for the other nodes, just as in a new run."""
         over = not isinstance(self._state.condition, st.Preflight)
         if continued_by and self._state.attempt is None and over:
             self._begins_by = continued_by
@@ -245,7 +245,7 @@ class Leading(Group):
         return [m.node for m in self._members.values() if not (m.lives(now) and m.is_idle(seq))]
 
     def _may_launch(self, now: float) -> bool:
-        """Check whether all nodes are ready, or enough to run without the rest. After the time limit, end or hold the run."""
+        """Check whether all nodes are ready, or enough of them to run without the rest. After the time limit, end or hold the run."""
         absent = self._absent(now)
         if self._choose(absent):
             return True
@@ -273,7 +273,7 @@ class Leading(Group):
         return False
 
     def _choose(self, absent: Sequence[int]) -> bool:
-        """Choose the next attempt's nodes: all or, with MIN:MAX, as many as keep the global batch, minus excluded nodes."""
+        """Choose nodes for the next attempt, excluded ones aside: all, or with MIN:MAX as many as preserve the global batch."""
         self._why_not_fewer = ""
         if not self._left_out.issuperset(absent):
             return False
@@ -290,7 +290,7 @@ class Leading(Group):
         return False
 
     def _waits_for_ends(self, number: int, now: float) -> bool:
-        """Check whether other nodes are still running their parts of an attempt, because one verdict covers them all."""
+        """Check whether other nodes are still running their part of an attempt. The verdict covers all parts, so it must wait."""
         if self._ended_since is None or self._ended_since[0] != number:
             self._ended_since = (number, now)
             self._look_due = float("-inf")  # journal pending reports before the verdict
@@ -398,7 +398,7 @@ class Leading(Group):
                 return end
 
     def _in_place_of_all(self) -> str:
-        """Describe what changes in a launch without all nodes, or return "" if all take part."""
+        """Describe what changes if the launch leaves out some nodes, or return "" if all of them take part."""
         nodes, now = self.nodes, next_job(self._job, self._state)
         missing = sorted(self._members.keys() - set(nodes))
         before, after = now.current_batch, batch_on(now, len(nodes))

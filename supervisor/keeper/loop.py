@@ -59,7 +59,7 @@ MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
 LIFE_S = 5.0
 AGAIN_S = 1.0
-"""Seconds before a missing run folder is checked again, because a mount may be gone for a moment."""
+"""Seconds before a missing run folder is checked again, because a mount may disappear briefly."""
 EXIT_INTERRUPTED = 130
 LATE = "journal_written_late_"
 UNWATCHED_S = 30.0
@@ -255,7 +255,7 @@ class Keeper:
         return self.state.condition.exit_code
 
     def _launches_first(self) -> bool:
-        """Whether the next step is the first launch, with no search for the batch and no wait for other nodes."""
+        """Whether the next step is the first launch, with no need to search for a batch or wait for other nodes."""
         waits = self._waits_for_group or self._record.job.fit is not None
         return isinstance(self.state.condition, st.Preflight) and not waits
 
@@ -285,7 +285,7 @@ class Keeper:
                 self._apply(view.number, decision)
 
     def _go_on(self, by: str) -> None:
-        """Start the next attempt of a halted run, just as a person's restart request would."""
+        """Start the next attempt of a halted run, just as if the user had requested a restart."""
         self._control.refuse_waiting("asked before the run was continued")
         self.learn_end()
         view, condition = self.state.attempt, self.state.condition
@@ -298,7 +298,7 @@ class Keeper:
             self.launch(f"{by} continued it")
 
     def _show_life(self) -> None:
-        """Signal that the keeper is alive to hosts that cannot see the lock. They wait longer than `LIFE_S`."""
+        """Signal to hosts that cannot see the lock that the keeper is alive. They wait longer than `LIFE_S` for a signal."""
         if (now := self._clock.mono()) < self._life_due:
             return
         self._life_due = now + LIFE_S
@@ -313,7 +313,7 @@ class Keeper:
             self.context.advise(view.number, f"{LATE}{view.number}", text)
 
     def _look_for_folder(self) -> None:
-        """Check whether the run folder was deleted or moved. Training goes on, and nothing is created in its place."""
+        """Check whether the run folder was deleted or moved. If so, training continues, but the folder is not re-created."""
         where = self._ledger.astray()
         if where and not self.astray:
             time.sleep(AGAIN_S)
@@ -417,7 +417,7 @@ class Keeper:
                 assert_never(unreachable)
 
     def _is_without_folder(self, condition: st.Condition) -> bool:
-        """Check whether no process is alive and the run folder is missing. The folder is checked again now."""
+        """Check whether no process is alive and the run folder is missing, looking for the folder once more."""
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
         if lives or self.reads_on:
             return False
@@ -426,7 +426,7 @@ class Keeper:
         return bool(self.astray)
 
     def _hold_on(self, held: st.HeldOpen) -> None:
-        """End a hold after `hold_s`, or after `UNWATCHED_S` unwatched if only an edit helps. A typo must not keep a process alive all day."""
+        """End a hold after `hold_s`, or after `UNWATCHED_S` unwatched if only an edit can help. A typo must not tie up a process all day."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
@@ -463,7 +463,7 @@ class Keeper:
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision, by=by), durable=True)
 
     def hold_or_fail(self, number: int, reason: str, decided: Decision | None = None) -> None:
-        """Wait for a person, or end a headless run, because the decision cannot be carried out now."""
+        """Wait for the user, or end the run if it is headless, because the decision cannot be carried out now."""
         kind = DecisionKind.HOLD if self._record.settings.interactive else DecisionKind.FAIL
         before = decided or Decision(kind, reason)
         decision = replace(before, kind=kind, reason=reason, exit_code=EXIT_FAILED, show_first=())
@@ -609,7 +609,7 @@ class Keeper:
         self.end(ev.Outcome.STOPPED, self._stopped_code(code), f"stopped by {by} between attempts")
 
     def _finish_now(self) -> None:
-        """Decide what follows an attempt whose command has exited, without waiting for all its logs to be read."""
+        """Decide what to do after an attempt whose command has exited, without waiting for all its logs to be read."""
         monitor = self.monitor
         while monitor.is_active or isinstance(self.state.condition, st.Ended | st.DiagnosedAs):
             monitor.cut()
@@ -618,7 +618,7 @@ class Keeper:
             self._act(hurried=True)
 
     def restart(self, args: control.RequestArgs, by: str, *, stop_first: bool) -> None:
-        """Relaunch with the changes a person asked for. Raises BadChange."""
+        """Relaunch with the changes that the user requested. Raises BadChange."""
         change = plans.requested_change(self._record, self.state, args, self._env)
         decision = Decision(DecisionKind.RESTART, f"{by} asked for it", change=change)
         self._decided(self._attempt_number(), decision, by)
@@ -639,13 +639,13 @@ class Keeper:
         self._back_off(self._attempt_number(), 0.0)
 
     def hold(self, reason: str) -> None:
-        """Wait for a person, up to the job's `hold_s`."""
+        """Wait for the user, for at most the job's `hold_s`."""
         now, self._watched_t = self._clock.wall(), self._clock.mono()
         until = now + self._record.job.timing.hold_s
         self.emit(ev.Held(t=now, attempt=self._attempt_number(), reason=reason, until=until))
 
     def answer(self, value: str, by: str) -> None:
-        """Accept a person's answer about the batch, remember it for later runs of the script, and decide again."""
+        """Accept the user's answer about the batch, remember it for later runs of the script, and make the decision again."""
         question, now, number = self.state.open_question, self._clock.wall(), self._attempt_number()
         if question is None:
             raise Refused("there is no open question")

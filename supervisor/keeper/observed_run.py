@@ -1,6 +1,6 @@
 """What an observer watches: logs, a pipe or processes, and the first events of an observed run, which list its logs.
 
-These events are written before the modules that read logs are loaded, so that the screen opens at once.
+These events are written before the modules that read logs are loaded, so the TUI opens at once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Target:
     """What an observer watches.
 
     `pipe` is a file descriptor to read until EOF. `processes` lists the processes by rank (or a single one under 0);
-    the run has ended once all of them have exited. `ended` means that no process here writes these logs. `unseen`
+    the run has ended once all of them have exited. `ended` means that no process here is writing these logs. `unseen`
     is what cannot be seen from here; `cut` is why a log is incomplete. Both messages are shown to the user.
     """
 
@@ -102,7 +102,7 @@ class Target:
 
 
 class ObservedRun:
-    """An observer's run directory, locked and started with the list of logs.
+    """An observer's run directory, which is locked and has a journal that begins with the list of logs.
 
     Args:
         run: the claimed run directory.
@@ -274,7 +274,7 @@ class Writers:
         self._known: list[ProcessId] | None = None  # not searched yet
         self._due = float("-inf")
         self.gone = False
-        """Whether there were writers, all of which have exited, and no other process is writing."""
+        """True if there were writers, all of them have exited, and no other process is writing."""
 
     def look(self, now: float) -> None:
         """Check which writers are left. `now` is in monotonic seconds."""

@@ -52,7 +52,7 @@ TICK_S = 0.1
 ENDING_TICK_S = 0.01
 QUIET_S = 0.5
 LEAVE_S = 3.0
-"""Seconds to keep reading after a person leaves. A second Ctrl-C cuts this short."""
+"""Seconds to keep reading after the user leaves. A second Ctrl-C cuts this short."""
 # A verdict reads the whole log, so provisional verdicts may take at most a twentieth of the time.
 JUDGE_REST = 20.0
 JUDGE_CHEAP_S = 0.5
@@ -63,16 +63,16 @@ COPIED_S = 86400.0
 STAT_S = 1.0
 Extent = tuple[int, ...]
 CLEAR = 0.9
-"""Minimum confidence for showing a verdict from a log's tail alone, when its last lines are the failure's own."""
+"""Minimum confidence for showing a verdict from a log's tail alone if the log's last lines come from the failure itself."""
 NO_FAILURE = frozenset((FailureClass.HEALTHY, FailureClass.UNKNOWN, FailureClass.TERMINATED))
 
 
 class Observer:
     """Watches a target until it ends or `leave` is called. Gives a verdict whenever the logs fall quiet, and at the end.
 
-    A pipe ends at its end of file, processes end once all have exited, and a log ends once its known writers have exited.
-    If a log has no known writer, its contents decide: the log ends once a verdict on all of its text shows an end. If a
-    log without a known writer grows again, the next end counts only after `LATELY_S` without a line.
+    A pipe ends at EOF, processes end once all of them have exited, and a log ends once its known writers have exited.
+    If a log has no known writer, its contents decide: it ends once a verdict on all of its text says that the job has
+    ended. If such a log grows again, the job counts as ended only after `LATELY_S` without a new line.
 
     Args:
         observed: the run directory, already started.
@@ -233,7 +233,7 @@ class Observer:
         return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
-        """Journal when the job started and finished according to its processes or logs, not when it was watched."""
+        """Journal when the job started and finished according to its processes or logs, rather than when it was watched."""
         if self._target.processes:
             oldest = min(process.start_time for _, process in self._target.processes)
             now = self._clock.wall()
@@ -425,7 +425,7 @@ class Observer:
         self._show(verdict, provisional=True)
 
     def _shows_end(self, verdict: Verdict) -> bool:
-        """Check whether the logs show that the job ended. After a withdrawn end, the next one must last for `LATELY_S`."""
+        """Check whether the logs show that the job ended. If an earlier end was withdrawn, they must also be quiet for `LATELY_S`."""
         return verdict.shows_end and not (self._reopened and self._is_lately_written())
 
     def _decide_end(self, verdict: Verdict) -> None:
@@ -533,7 +533,7 @@ class Observer:
         self.emit(ev.RunEnded(t=self._clock.wall(), outcome=outcome, exit_code=code, reason=reason))
 
     def _end_of_processes(self) -> tuple[ev.Outcome, int, str]:
-        """Return the outcome if no log line shows it. Exit codes of watched processes count if they were seen."""
+        """Return the outcome of a job whose logs do not show it, using the exit codes of watched processes if they were seen."""
         codes, processes = self._ranks.codes, self._target.processes
         if failed := next(filter(None, codes.values()), 0):
             return ev.Outcome.FAILED, EXIT_FAILED, f"exit code {failed} of a watched process"
@@ -594,6 +594,6 @@ def _unknown(unread: str) -> Verdict:
 
 
 def _of_told_rank(found: Examination) -> Verdict:
-    """Return the verdict, without a rank that is only assumed."""
+    """Return the verdict, but without its rank if that rank is only assumed."""
     is_told = is_rank_told(found.facts, found.decision.root)
     return found.verdict if is_told else replace(found.verdict, rank=None)

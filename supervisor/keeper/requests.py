@@ -1,4 +1,4 @@
-"""Decides whether a person's request is valid and makes the run's keeper carry it out."""
+"""Decides whether a user's request is valid and makes the run's keeper carry it out."""
 
 from __future__ import annotations
 

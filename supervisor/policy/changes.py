@@ -16,7 +16,7 @@ from supervisor.run.records import Action, Reason, SpecChange
 
 
 def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
-    """Return the change that `rule` makes and a line describing it, or None and the reason why there is none."""
+    """Return the change that `rule` makes and a line describing it. If there is none, return None and the reason."""
     match rule.answer:
         case Answer.SHRINK:
             return _smaller(history, rule)
@@ -101,7 +101,7 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
 
 
 def offer_for(history: PolicyInput, rule: Rule) -> SpecChange:
-    """Return a plan for the user to accept when policy makes none because the global batch would shrink."""
+    """Return a plan to offer the user when the policy makes none because the global batch would shrink."""
     batch, knobs = history.now.shown_batch, history.knobs
     known = knobs.batch is not None and knobs.batch_scope is not KnobScope.UNKNOWN
     if rule.answer is not Answer.SHRINK or batch is None or not known or knobs.can_change_batch:

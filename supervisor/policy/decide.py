@@ -75,7 +75,7 @@ def decide(history: PolicyInput) -> Decision:
 
 
 def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | None:
-    """After an abort at exit, or a lost exit status of unknown cause, decide by whether the work was done. Otherwise None."""
+    """After an abort at exit, or if the exit status was lost with no known cause, decide by whether the work was done."""
     now, verdict = history.now, history.now.verdict
     at_exit = verdict is not None and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT)
     is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
@@ -126,7 +126,7 @@ def _how_it_failed(history: PolicyInput, failure: FailureClass) -> str:
 
 
 def change_asked_for(history: PolicyInput) -> tuple[SpecChange, str] | None:
-    """Return a change that avoids the latest failure when a person restarts the run, and the reason for it, or None.
+    """Return a change that avoids the latest failure when the user restarts the run, along with the reason for it, or None.
 
     Ignores whatever forbids an automatic restart: the budget, and checkpoints that the restart might overwrite.
     """
@@ -266,10 +266,10 @@ def _can_ask(history: PolicyInput) -> bool:
 
 
 def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -> Decision | None:
-    """Decide if an attempt failed for no known cause before the run's first step. Return None to let the rule decide.
+    """Handle an attempt that failed for no known cause before the run's first step. Return None to let the rule decide.
 
-    The attempt is restarted without stoker's measurements, once per run and at no cost to any budget. If that
-    restart is not allowed, or failed in the same way, the rule applies and its line says so.
+    The attempt is restarted without stoker's measurements, once per run and at no cost to any budget. If that restart
+    is not allowed, or failed in the same way, the rule applies and its line says so.
     """
     verdict, before = history.now.verdict, history.attempts[-2:-1]
     if verdict is None or not _is_causeless(verdict) or any(a.stepped for a in history.attempts):
@@ -311,7 +311,7 @@ def _is_causeless(verdict: Verdict) -> bool:
 
 
 def _flapping(history: PolicyInput, rule: Rule) -> str | None:
-    """Explain why the run is restarting too often, progress or not. Return None if it is not.
+    """Explain why the run is restarting too often, even if it makes progress. Return None if it is not restarting too often.
 
     Restarts that change the job have their own limit and do not count.
     """
@@ -335,7 +335,7 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
 
 
 def _lost_again(history: PolicyInput) -> str | None:
-    """Explain why the run does not go back again after another NaN or Inf loss, or return None the first time."""
+    """Explain why the run does not go back to a checkpoint again after another NaN or Inf loss. Return None the first time."""
     again = first_bad_step(history.now)
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
     if again is None or all(first_bad_step(a) is None for a in since):
@@ -361,7 +361,7 @@ def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | Non
 
 
 def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
-    """Explain why a restart needs a person, or return None if it does not."""
+    """Explain why a restart is left to the user, or return None if stoker may restart the run."""
     now = history.now
     if rule.requires_progress and not any(a.stepped for a in history.attempts):
         return rule.advice_if_not_restarted

@@ -1,4 +1,4 @@
-"""Policy's input: the attempts so far, and whatever else the keeper knows."""
+"""The policy's input: the attempts so far, and whatever else the keeper knows."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class PolicyInput:
         steps_seen: whether a step of any attempt would have been seen: by telemetry, or as a step or progress bar in the log.
         retry: the user's limits.
         knobs: the script's settings that can be changed.
-        interactive: whether a person may be watching, so failures are held and restarts wait `INTERACTIVE_DELAY_S`.
+        interactive: whether a user may be watching, so failures are held and restarts wait `INTERACTIVE_DELAY_S`.
         watched: whether the run is open in a viewer, so a change to the run waits `CHANGED_DELAY_S`.
         total_steps: the last step, if known.
         final_checkpoint: whether a final checkpoint was committed.
         memory: the memory figures from the latest failure's message, if it contained enough of them.
-        port_named: whether a person chose the port, in which case it never changes.
+        port_named: whether the user chose the port, in which case it never changes.
         leads: whether this node may change the port (a single machine, or node 0).
         in_batch_job: whether a scheduler that can requeue the run started it (`cluster.scheduler`). SIGTERM then means
             "requeue me" if a checkpoint was committed.
@@ -40,10 +40,10 @@ class PolicyInput:
         loader: the DataLoader settings in the original command line.
         newest_checkpoint: the newest committed checkpoint, in the form that a path flag takes.
         newest_number: that checkpoint's number, in the form that a step flag takes.
-        not_now: why a person's resume flag cannot be set yet.
+        not_now: why the user's resume flag cannot be set yet.
         old_batch: why a resume with a different micro-batch would keep using the old one, or empty if it would not.
         given_start: the flag and value that tell the script what to start from (``--resume c2.pt``).
-        question: whether a person can be asked about the batch because the measurements left something open.
+        question: whether the user can be asked about the batch because the measurements left something open.
         unsound: a clause naming the unusable checkpoints that a script looking for its newest one would load.
         trial: set if the run is a trial, which is never restarted.
         measured: whether stoker's measurements were active in the latest attempt's processes.
@@ -114,7 +114,7 @@ class PolicyInput:
 def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: int | None = None) -> bool:
     """Check whether a restart can resume: the script finds its own checkpoint, or a flag and a checkpoint exist.
 
-    Without a known checkpoint, a flag that means "the newest" is set only if a person chose it or the first launch had it.
+    Without a known checkpoint, a flag that means "the newest" is set only if the user chose it or the first launch included it.
     """
     if knobs.self_resuming or knobs.resume_is_set:
         return True
@@ -125,7 +125,7 @@ def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: 
 
 
 def restarts_since_progress(history: PolicyInput) -> tuple[AttemptState, ...]:
-    """Return the attempts that policy restarted since the last progress, oldest first.
+    """Return the attempts that the policy restarted since the last progress, oldest first.
 
     Progress is a step beyond all earlier ones or a newer committed checkpoint. An attempt that made progress opens the
     new window. A restart without stoker's measurements does not count against any budget.

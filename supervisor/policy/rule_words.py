@@ -1,4 +1,4 @@
-"""Puts policy's rules and a restart's budget into words, for the generated pages and for ``stoker troubleshoot``."""
+"""Puts the policy's rules and a restart's budget into words, for the generated pages and for ``stoker troubleshoot``."""
 
 from __future__ import annotations
 

@@ -38,11 +38,11 @@ class Answer(StrEnum):
 class Rule:
     """The answer to one failure class.
 
-    `max_times` limits how often it restarts without progress. If it is None, only ``--max-retries`` does.
+    `max_times` limits how often it restarts without progress. If it is None, only ``--max-retries`` applies.
     `only_before_first_step` means that the class only occurs before the first step, so nothing can be lost.
-    `advice_if_not_restarted` is what a person is told if there is no restart, or no further one.
-    `held_unwatched` says whether a held run waits even without a dashboard. It is false if only an edit helps.
-    `show_first` lists what the next launch waits for, for at most `wait_s` seconds.
+    `advice_if_not_restarted` is what the user is told if there is no restart, or no further one. `held_unwatched` says
+    whether a held run waits even without a dashboard. It is false if only an edit helps. `show_first` lists what the
+    next launch waits for, for at most `wait_s` seconds.
     """
 
     answer: Answer
@@ -194,7 +194,7 @@ def rule_for(
     overrides: tuple[ClassOverride, ...] = (),
     signature: str = "",
 ) -> Rule:
-    """Return the rule for a class, adjusted by the user's ``[policy.<class>]`` or by their `signature`'s action."""
+    """Return the rule for a class, adjusted by the user's ``[policy.<class>]`` or by the action for their own `signature`."""
     rule = RULES[failure]
     if reason is not None:
         rule = REASON_RULES.get((failure, reason), rule)

@@ -1,13 +1,11 @@
 """Judges whether a resumed attempt continues the same training, from the values of the steps that were trained twice (pure).
 
-A step that was trained twice should have seen the same samples with the same weights. The values that both attempts reported for
-it are compared
-in this order: where the attempt began, learning rate, loss, gradient norm. The first difference is reported. Whether the batch
-    matches the plan is
-measured in the processes (`keeper.monitoring.measured_facts`). Losses differ because of float noise (1e-6 to 1e-3 of the loss) or
-dropout, so only
-their mean over several steps counts against a resume, and only if it is higher. A different data order looks like dropout. If a
-difference would not show, the answer is `unknown`.
+A step that was trained twice should have seen the same samples with the same weights. The values that both attempts
+reported for it are compared in this order: where the attempt began, learning rate, loss, gradient norm. The first
+difference is reported. Whether the batch matches the plan is measured in the processes
+(`keeper.monitoring.measured_facts`). Losses differ because of float noise (1e-6 to 1e-3 of the loss) or dropout, so
+only their mean over several steps counts against a resume, and only if it is higher. A different data order looks
+like dropout. If a difference would not show, the answer is `unknown`.
 """
 
 from __future__ import annotations
@@ -27,17 +25,17 @@ Table: TypeAlias = Mapping[int, Mapping[str, float]]
 LEAST_ROWS: Final = 4
 LEAST_PAIRS: Final = 3
 LEAST_LOSSES: Final = 8
-"""The mean of fewer losses does not count against a resume."""
+"""The minimum number of losses whose mean can count against a resume."""
 WINDOW: Final = 24
-"""A wrong start shows in the first steps. SGD with a high learning rate catches up within ten."""
+"""A wrong starting point shows up in the first steps. SGD with a high learning rate catches up within ten steps."""
 SURE: Final = 4.5
-"""In standard errors of the mean. Correct restarts with dropout reached 2.8, wrong weights 4 to 40."""
+"""Threshold in standard errors of the mean. Correct restarts with dropout reached 2.8; wrong weights gave 4 to 40."""
 HIDDEN_RATIO: Final = 1.25
 """If noise could hide a loss 1.25 times as high, the weights may differ."""
 DOUBTFUL: Final = 2.0
-"""If losses are two standard errors higher, the weights may differ too."""
+"""The weights may also differ if the losses are two standard errors higher."""
 LEAST_NOISE: Final = 0.02
-"""Gaps within 2 % of each other agree by chance, or drift apart once the weights diverge."""
+"""Gaps within 2% of each other agree by chance, or drift apart once the weights diverge."""
 LOSS_RATIO: Final = 1.1
 NORM_RATIO: Final = 1.28
 """The smallest error from wrong accumulation weights is 4/3, when it affects one micro-batch of three."""
@@ -45,10 +43,10 @@ RATE_SHARE: Final = 1e-3
 """Learning rates are usually printed with three digits."""
 SAME_SHARE: Final = 2e-3
 EXACT: Final = 1e-3
-"""Float noise, as the median difference: relative for the losses, logarithmic for the gradient norms. bfloat16 gives 5e-4."""
+"""The median difference due to float noise: relative for losses, logarithmic for gradient norms. bfloat16 gives 5e-4."""
 SEEN_PAIRS: Final = 14
 SEEN_SHARE: Final = 0.7
-"""Losses on the same samples differ by less than 0.7 of their step-to-step variation, on other samples by 1.4 times it."""
+"""Losses on the same samples differ by less than 0.7 times their step-to-step variation; on other samples, by 1.4 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +96,10 @@ def _unknown(text: str) -> Judgement:
 
 
 def began_below(before: Table, after: Table, at: int) -> int | None:
-    """Return the step after which an attempt began if that is below `at`, where it should have resumed, or None if not.
+    """Return the step after which an attempt began, if it is below `at` (where it should have resumed), or None otherwise.
 
-    One logged step proves nothing, because an evaluation before training is step 0. The first must be below `at` by a logging
-    interval, and by at least 2, because a checkpoint's number may be one ahead of the log.
+    One logged step proves nothing, because an evaluation before training is step 0. The first must be below `at` by a
+    logging interval, and by at least 2, because a checkpoint's number may be one ahead of the log.
     """
     first = sorted(after)[:2]
     if len(first) < 2:
@@ -147,9 +145,8 @@ def _learning_rate(before: Table, after: Table) -> Judgement | None:
 def _weights(before: Table, after: Table) -> Judgement | None:
     """Return how the loss or the gradient norm of the first steps differs, or None if neither does.
 
-    A lower loss may be a running mean that restarts with each attempt. A different gradient norm means that an accumulated loss
-    is not
-    divided, or is divided twice.
+    A lower loss may be a running mean that restarts with each attempt. A different gradient norm means that an
+    accumulated loss is not divided, or is divided twice.
     """
     losses, text = _pairs(before, after, "loss"), ""
     ratio = None if _is_exact(before, after) else _ratio(losses, math.log(LOSS_RATIO))
@@ -179,7 +176,7 @@ def _ratio(pairs: Sequence[tuple[int, float, float]], bound: float) -> float | N
 
 
 def _agreement(before: Table, after: Table) -> Judgement:
-    """Describe how closely the values agree if none differs, and whether a different data order would show."""
+    """Describe how closely the values agree when none of them differs, and whether a different data order would show."""
     pairs = _pairs(before, after, "loss")
     if len(pairs) < LEAST_PAIRS:
         return _unknown(
@@ -235,7 +232,7 @@ def _pairs(before: Table, after: Table, name: str) -> list[tuple[int, float, flo
 
 
 def _log_gaps(pairs: Sequence[tuple[int, float, float]], most: int = WINDOW) -> list[float]:
-    """Return log(after / before) for the first steps, because noise is proportional to the loss."""
+    """Return log(after / before) for the first steps. Logs are compared because noise is proportional to the loss."""
     return [math.log(a) - math.log(b) for _, b, a in pairs if b > 0 and a > 0][:most]
 
 

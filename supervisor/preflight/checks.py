@@ -26,7 +26,7 @@ BEFORE: Final[tuple[Check, ...]] = (
 
 
 def beside() -> tuple[Check, ...]:
-    """Return checks for the keeper (at startup) and `stoker check`. They query programs, drivers and DNS; none can refuse."""
+    """Return checks for keeper startup and `stoker check`. They query programs, drivers and DNS, and cannot refuse a start."""
     from supervisor.preflight import gpus  # imported here, so that no start waits for its imports
 
     return (
@@ -40,7 +40,7 @@ def beside() -> tuple[Check, ...]:
 
 
 def asked() -> tuple[Check, ...]:
-    """Return checks that run only on request (`--deep`) because they take seconds."""
+    """Return checks that run only on request (`--deep`) because they take several seconds."""
     from supervisor.preflight import collective, meeting
 
     return (

@@ -1,6 +1,6 @@
 """Have the ranks meet once before the job starts: one process group, one sum, and the transfer rate of each pair.
 
-This machine's ranks meet first. On several nodes, all ranks then meet, provided the other nodes run the same check.
+This machine's ranks meet first. In a multi-node job, all ranks then meet, provided the other nodes run the same check.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _Pairs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Who meets where. `first` is this machine's first rank. Without `host`, only this machine's ranks meet, via a file."""
+    """Which ranks meet where. `first` is this machine's first rank. If `host` is empty, only this machine meets, via a file."""
 
     first: int
     here: int
@@ -241,7 +241,7 @@ def _judged(
 def _bandwidth(meeting: _Meeting, measured: _Pairs) -> Finding:
     """Report each pair's bytes per second and warn about pairs much slower than the rest.
 
-    Between nodes, the best pair shows what the network can do. Within a machine, wiring differs, so the median is the norm.
+    Between nodes, the best pair shows what the network can do. Within a machine, wiring varies, so the median is used.
     """
     step, kind = (meeting.here, "nodes") if meeting.host else (1, "ranks")
     rates = {(a // step, b // step): rate for a, b, rate in measured.pairs}

@@ -14,7 +14,7 @@ from supervisor.run.records import Finding, FindingLevel
 GIB: Final = 2**30
 
 KNOBS_CHECK: Final = "restarts"
-"""Name of the check for what a restart can do, given the script's flags."""
+"""The name of the check that reports what a restart can do, given the script's flags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def warn(check: str, what: str, fix: str = "") -> Finding:
 
 
 def refuse(check: str, what: str, fix: str = "") -> Finding:
-    """Return a result that aborts the start with exit code 3, because it cannot succeed."""
+    """Return a result that refuses a start that cannot succeed (exit code 3)."""
     return Finding(FindingLevel.REFUSE, check, what, fix)
 
 

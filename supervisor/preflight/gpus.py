@@ -1,6 +1,6 @@
 """Checks this machine's GPUs through NVML: are there enough, and are they free, healthy and set up for the job?
 
-NVML can take a second to start on a machine without persistence mode, so GPUs are read once, during the start.
+NVML can take a second to start on a machine without persistence mode, so GPUs are read only once, at startup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SLOWED: Final = frozenset(("hw_slowdown", "sw_thermal", "hw_thermal", "power_bra
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Input to the checks below. `mine` lists the GPUs ranks will see, in CUDA order, or is None if unknown (a MIG slice)."""
+    """Input to these checks. `mine` lists the GPUs the ranks will see, in CUDA order, or is None if unknown (a MIG slice)."""
 
     context: CheckContext
     survey: GpuSurvey
@@ -140,7 +140,7 @@ def _set_up(seen: Seen) -> Iterator[Finding]:
 
 
 def _driver(seen: Seen) -> Iterator[Finding]:
-    """Compare the driver with torch's CUDA: within a major version an older driver will do; a newer major needs a newer one.
+    """Compare the driver with torch's CUDA version. An older driver works only within the same CUDA major version.
 
     See minor version compatibility at https://docs.nvidia.com/deploy/cuda-compatibility/.
     """

@@ -76,7 +76,7 @@ def check_disk(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
-    """Check for room for two checkpoints where this job's last run left its latest one.
+    """Check for enough space for two checkpoints where this job's last run left its latest one.
 
     Two must fit, because a script writes a new checkpoint before deleting an old one.
     """
@@ -167,7 +167,7 @@ def _workers(spec: JobSpec) -> int | None:
 
 
 def check_cores(context: CheckContext) -> Iterator[Finding]:
-    """Compare ranks with cores. More ranks than cores is slow, not wrong."""
+    """Compare the number of ranks with the number of cores. Having more ranks than cores is slow, but not an error."""
     ranks, cores = context.spec.nproc_per_node, len(os.sched_getaffinity(0))
     if ranks > cores and context.spec.entry_kind is not EntryKind.COMMAND:
         yield warn("ranks", f"{ranks} ranks on {cores} cores", "expect them to wait on each other")
@@ -177,7 +177,7 @@ FAULTHANDLER = "[hang] faulthandler = true: ranks then write their stacks themse
 
 
 def check_stacks(context: CheckContext) -> Iterator[Finding]:
-    """Check whether a hung rank's stacks can be read: py-spy is present and may inspect processes that are not children."""
+    """Check whether a hung rank's stacks can be read: py-spy must be installed and allowed to inspect non-child processes."""
     from supervisor.sources.stacks.python_stacks import find_py_spy
 
     python = context.interpreter.path if context.interpreter is not None else None

@@ -71,7 +71,7 @@ def find_interpreter(spec: JobSpec, env: Mapping[str, str]) -> Interpreter:
     """Return the interpreter that launches `spec`.
 
     ``--python`` is binding. Otherwise, use the first of $VIRTUAL_ENV, $CONDA_PREFIX, python3 on PATH and our own
-    interpreter that has torch. A plain command brings its own, so the result is reported but never refused.
+    interpreter that has torch. A plain command brings its own interpreter, so the result is reported but never refused.
 
     Raises:
         JobError: no interpreter has torch, or the one given by ``--python`` lacks torch, does not run, or is too old.
@@ -122,7 +122,7 @@ def installed_version(interpreter: str, package: str, env: Mapping[str, str]) ->
 
 
 def interpreter_of(spec: JobSpec, otherwise: str, env: Mapping[str, str]) -> str:
-    """Return the interpreter of a job's ranks. For a command, it is the command itself or its console script's."""
+    """Return the Python that runs a job's ranks. For a command, it is the command itself or the one named in its shebang."""
     if spec.entry_kind is not EntryKind.COMMAND or spec.python is not None:
         return otherwise
     program = spec.entry if os.sep in spec.entry else shutil.which(spec.entry, path=env.get("PATH"))
@@ -198,6 +198,6 @@ GIT_TIMEOUT_S: Final = 3.0
 
 
 def commit_of(cwd: str) -> str | None:
-    """Return the commit of the user's checkout ("+" if modified), or None if there is no checkout or git is too slow."""
+    """Return the commit of the user's checkout, ending in "+" if modified, or None if there is no checkout or git is too slow."""
     words = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     return _answer(words, os.environ, GIT_TIMEOUT_S, cwd).strip() or None

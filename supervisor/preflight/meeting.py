@@ -74,7 +74,7 @@ def connect(host: str, port: int, address: str | None = None) -> socket.socket |
 
 
 def why_not(host: str, port: int) -> Failed | None:
-    """Return why connecting fails, or None if it works. Closes without sending anything, which PyTorch's store tolerates."""
+    """Return why connecting fails, or None if it works. Nothing is sent before closing, which PyTorch's store tolerates."""
     found = connect(host, port)
     if isinstance(found, Failed):
         return found
@@ -83,13 +83,13 @@ def why_not(host: str, port: int) -> Failed | None:
 
 
 def meeting_point(spec: JobSpec) -> tuple[str, int | None]:
-    """Return the host and port where the ranks meet. The host is empty if none is named, the port None if it is not a number."""
+    """Return the host ("" if none is named) and port (None if not a number) where the ranks meet."""
     host, port = endpoint_of(spec)
     return (host, port) if host else (spec.master_addr or "", spec.master_port or MASTER_PORT)
 
 
 def check_meeting(context: CheckContext) -> Iterator[Finding]:
-    """Check how the rendezvous responds: connected, refused, dropped, unreachable, or another service."""
+    """Check whether the rendezvous accepts connections, refuses or drops them, is unreachable, or is another service."""
     spec = context.spec
     if not spec.several_nodes or spec.entry_kind is EntryKind.COMMAND:
         return

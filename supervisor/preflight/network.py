@@ -24,7 +24,7 @@ RESOLVE_S: Final = 3.0
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:
-    """Check whether a given port is free on the machine that will listen, and the rendezvous endpoint's if it is here."""
+    """Check whether the given master port is free (on node 0), and the rendezvous endpoint's port if it is on this machine."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return

@@ -38,7 +38,7 @@ SHORT_S: Final = 600.0
 
 
 def check_script(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the script compiles. Only warns, because it may be generated or written for another Python."""
+    """Check whether the script compiles. It only warns, because the script may be generated or written for another Python."""
     spec = context.spec
     if spec.entry_kind is not EntryKind.SCRIPT or not spec.entry.endswith(".py"):
         return
@@ -59,7 +59,7 @@ def check_script(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_knobs(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the job can be restarted unattended, now rather than after the first failure at night."""
+    """Check whether the job can be restarted unattended, so the user finds out now and not after a failure at night."""
     spec = context.spec
     if not spec.retry.enabled or spec.entry_kind is EntryKind.TRAINER:
         return
@@ -144,7 +144,7 @@ def check_data(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_data_through(context: CheckContext) -> Iterator[Finding]:
-    """Read the trainer's data files in full, like `stoker check --data`: header, size, tokens within the vocabulary."""
+    """Read the trainer's data files in full, like `stoker check --data`, checking headers, sizes and vocabulary bounds."""
     spec = context.spec
     named = {flag: value_of(spec.entry_args, f"--{flag}") for flag in DATA_FLAGS}
     files = [path for flag in ("train_data_path", "valid_data_path") if (path := named.pop(flag))]
@@ -191,7 +191,7 @@ _FREE = re.compile(
 
 
 def check_memory(context: CheckContext) -> Iterator[Finding]:
-    """Check whether this micro-batch fit before on this kind of GPU with as many ranks. Nothing is applied silently."""
+    """Check whether this micro-batch has fit before on this kind of GPU with this many ranks. The job is not changed."""
     spec = context.spec
     if spec.batch is None or not (lines := recall_memory(kind_of(spec), context.env)):
         return

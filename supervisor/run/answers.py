@@ -1,14 +1,14 @@
-"""What stoker remembers for later runs of a script, in ``$XDG_STATE_HOME/stoker``: a person's answers and the batches that fit.
+"""What stoker remembers for later runs of a script, in ``$XDG_STATE_HOME/stoker``: the user's answers and the batches that fit.
 
-``answers.jsonl`` has one line per answer about a script's batch, exit code or resume, and lists scripts that got further
-without stoker's measurements. The key is the script's text and the question, so an edited script or a different question prompts
-the
-user again. An answer is always one of the values that the question lists, so the file's content cannot set anything else. The
-file
-is replaced as a whole. If two answers are given at the same moment, one may be lost, and its question is asked again.
+``answers.jsonl`` has one line per answer about a script's batch, exit code or resume, and lists scripts that got
+further without stoker's measurements. The key is the script's text and the question, so an edited script or a different
+question prompts the user again. An answer is always one of the values that the question lists, so the file's content
+cannot set anything else. The file is replaced as a whole. If two answers are given at the same moment, one may be lost,
+and its question is asked again.
 
-``memory.jsonl`` has one line per attempt. The key is the script, the flags that shape the model, the GPU type and the number of
-ranks, since the same micro-batch then needs the same memory. Results are proposed and used in plans, but never silently.
+``memory.jsonl`` has one line per attempt. The key is the script, the flags that shape the model, the GPU type and the
+number of ranks, since the same micro-batch then needs the same memory. Results are proposed and used in plans, but
+never silently.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def day_of(t: float) -> str:
 
 
 def exit_code_question(job: JobSpec) -> BatchQuestion:
-    """Ask whether this script's exit code 0 means success whatever its logs show. Without a file, the command line is the script."""
+    """Ask whether this script's exit code 0 means success whatever its logs show. Without a file, the command line is used."""
     answer = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
     return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), _hash_of(job))
 
 
 def resume_question(job: JobSpec, candidates: Sequence[str] = ()) -> BatchQuestion:
-    """Ask how this job's script resumes. `candidates` are settings that may take a checkpoint, as in `--resume-knob`."""
+    """Ask how this job's script resumes. `candidates` are settings that may take a checkpoint path, in `--resume-knob` format."""
     values = [*candidates[: MAX_RESUME_ANSWERS - 1], BY_ITSELF, NEVER][:MAX_RESUME_ANSWERS]
     restarts, begins = "restart from the newest checkpoint", "a restart begins at step 0, so it waits for you"
     answers = tuple(BatchAnswer(value, refusal=begins if value == NEVER else restarts) for value in values)
@@ -151,7 +151,7 @@ def remember_unmeasured(job: JobSpec, env: Mapping[str, str], now: float) -> Non
 
 
 def unmeasured_since(job: JobSpec, env: Mapping[str, str]) -> float | None:
-    """Return when `remember_unmeasured` was last called for this script, in wall seconds, or None."""
+    """Return when `remember_unmeasured` was last called for this script, in wall-clock seconds, or None if it never was."""
     known = recall_answer(_hash_of(job), UNMEASURED, env)
     return known.t if known is not None else None
 
@@ -161,7 +161,7 @@ def _hash_of(job: JobSpec) -> str:
 
 
 def script_of(job: JobSpec) -> tuple[str, str]:
-    """Return the name and text of the script that a job starts, or "" and the command's words if it is not a file."""
+    """Return the name and text of the script that a job starts, or "" and the command line if it does not start a file."""
     words = (job.entry, *job.entry_args)
     launch = read_launch(words) if job.entry_kind is EntryKind.COMMAND else Launch(script=job.entry)
     is_module = job.entry_kind is EntryKind.MODULE or launch.module is not None

@@ -1,12 +1,11 @@
-"""What viewers write to ``control/`` for the keeper: requests, and a sign that a person is watching.
+"""What viewers write to ``control/`` for the keeper: requests, and a sign that someone is watching.
 
-A request is a file, ``control/<id>.json``, put in place by a rename so the keeper never sees half of it. An event answers the
-request (`request_done`, `request_refused`), and the file is removed. The file's owner is the sender: the run's user, or root.
-A sender named in the file is only informational.
+A request is a file, ``control/<id>.json``, put in place by a rename so the keeper never sees a partial file. An event
+answers the request (`request_done`, `request_refused`), and the file is removed. The file's owner is the sender: the
+run's user, or root. A sender named in the file is only informational.
 
-``control/viewer-<pid>@<host>`` is the heartbeat of a viewer that may send requests. It is removed when the viewer exits. A file
-that
-has stopped changing does not count.
+``control/viewer-<pid>@<host>`` is the heartbeat of a viewer that may send requests. It is removed when the viewer
+exits. A file that has stopped changing does not count.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ROOT = 0
 
 
 class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Arguments of RESTART_WITH, NOTE and ANSWER. `argv` is the script's arguments. `offered` applies the change the hold proposes."""
+    """Arguments for RESTART_WITH, NOTE and ANSWER. `argv` is for the script. `offered` applies the change proposed by the hold."""
 
     micro_batch: int | None = None
     argv: tuple[str, ...] | None = None
@@ -80,7 +79,7 @@ def send(
     """Write a request and return its id, which the journal's answer refers to. Views and commands use `ownership.ask`.
 
     Raises:
-        OSError: the folder is gone, is not writable by this user, or is a link to another one.
+        OSError: the folder is gone, is not writable by this user, or is a symlink to another one.
     """
     try:
         user = getpass.getuser()

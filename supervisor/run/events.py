@@ -195,7 +195,7 @@ class PhaseChanged(AttemptEvent, frozen=True, kw_only=True, tag="phase_changed")
 
 
 class TrainerReady(AttemptEvent, frozen=True, kw_only=True, tag="trainer_ready"):
-    """Telemetry that a trainer sent before its first forward pass. `memory_base_bytes` is the memory in use by then."""
+    """Telemetry that a trainer sent before its first forward pass. `memory_base_bytes` is the memory in use at that point."""
 
     resumed_step: int | None = None
     memory_base_bytes: int | None = None
@@ -205,22 +205,19 @@ class BatchMeasured(AttemptEvent, frozen=True, kw_only=True, tag="batch_measured
     """The batch as measured by the instrumentation. Written again when an answer changes. None means unknown.
 
     `micro_batch` is the number of samples in one forward pass of one rank, or if `unit` is "tokens", the maximum number of
-    tokens. `accumulation` is micro-batches per step.
-    `setting` is the option, variable or key of the micro-batch, and `scope` is what it counts (``per_rank``, ``global``).
-    `accumulation_setting` is a name, ``derived`` (it follows
-    from a global batch) or ``none``. `how` gives the rule behind each answer. `candidates` are settings to ask about if several
-    fit. `counts_accumulation` means that `setting` is the
-    total for a step, and `accumulation_counts_ranks` that the accumulation setting counts the passes of all ranks.
-    `total_setting` and `total` are the basis of a derived accumulation.
-    `refusal` says why the batch would not be changed after running out of memory, and `help` what would allow it.
-    `sequence_length` (in tokens) and `sample_shape` describe one sample,
-    if all are alike. `planned_steps` is the optimizer steps of the whole training, and `logged_step` those in one step of the
-    counter that the script prints. `counts_steps` means that
-    the script prints no step, so optimizer steps are shown. `argv` is rank 0's whole command line, and `words` all words of its
-    settings. `resume`, `resume_setting`, `resume_how` and
-    `resume_candidates` say how the script resumes; see `job.knobs.resume_settings.ResumeWay`. `asks` and `answers` are what a
-    person can answer and the result of each answer.
-    `has_loaded` means that a checkpoint or a pretrained model was loaded. `outputs` are the folders named in output settings.
+    tokens. `accumulation` is the number of micro-batches per step. `setting` is the option, variable or key of the
+    micro-batch, and `scope` is what it counts (``per_rank``, ``global``). `accumulation_setting` is a name, ``derived`` (it
+    follows from a global batch) or ``none``. `how` gives the rule behind each answer. `candidates` are settings to ask
+    about if several fit. `counts_accumulation` means that `setting` is the total for a step, and
+    `accumulation_counts_ranks` that the accumulation setting counts the passes of all ranks. `total_setting` and `total`
+    are the basis of a derived accumulation. `refusal` says why the batch would not be changed after running out of memory,
+    and `help` what would allow it. `sequence_length` (in tokens) and `sample_shape` describe one sample, if all are alike.
+    `planned_steps` is the number of optimizer steps in the whole training run, and `logged_step` the number in one step of
+    the counter that the script prints. `counts_steps` means that the script prints no step, so optimizer steps are shown.
+    `argv` is rank 0's full command line, and `words` all the words in its settings. `resume`, `resume_setting`,
+    `resume_how` and `resume_candidates` say how the script resumes; see `job.knobs.resume_settings.ResumeWay`. `asks` and
+    `answers` are what the user can answer and the result of each answer. `has_loaded` means that a checkpoint or a
+    pretrained model was loaded. `outputs` are the folders named in output settings.
     """
 
     micro_batch: int | None = None
@@ -311,11 +308,9 @@ class PlanDiffers(AttemptEvent, frozen=True, kw_only=True, tag="plan_differs"):
 class Progress(AttemptEvent, frozen=True, kw_only=True, tag="progress"):
     """Progress, at most once a second. Any field may be unknown. `minima` is the step and loss of each running minimum since the last event.
 
-    `total_steps` is 0 if the total known so far turned out to belong to another counter.
-    `epoch_step` and `epoch_steps` are what a log prints if its counter restarts with each epoch; `step` then counts across
-    epochs.
-    `lag_bytes` is how many of the `log_bytes` are unread. It is set only while reading lags, and then reported at least every 10
-    s.
+    `total_steps` is 0 if the total known so far turned out to belong to another counter. `epoch_step` and `epoch_steps` are
+    what a log prints if its counter restarts with each epoch; `step` then counts across epochs. `lag_bytes` is how many of
+    the `log_bytes` are unread. It is set only while reading lags, and then reported at least every 10 s.
     """
 
     step: int | None = None
@@ -408,7 +403,7 @@ class RankFailing(AttemptEvent, frozen=True, kw_only=True, tag="rank_failing"):
 
 
 CTRL_C = "Ctrl-C"
-"""`StopIntended.by` for Ctrl-C in a foreground keeper. A second Ctrl-C kills."""
+"""`StopIntended.by` for Ctrl-C in a foreground keeper. A second Ctrl-C kills the attempt."""
 
 
 class StopIntended(AttemptEvent, frozen=True, kw_only=True, tag="stop_intended"):
@@ -476,11 +471,10 @@ class AttemptEnded(AttemptEvent, frozen=True, kw_only=True, tag="attempt_ended")
 
 
 class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
-    """When a watched job began and ended, according to the timestamps in its logs. None means the lines have none.
+    """When a watched job began and ended, according to the timestamps in its logs. None means that there are none.
 
-    `over` means that the job had ended before stoker attached. If `copied`, the mtime is a copy's and `over_t` the last
-    timestamp.
-    `day_guessed` means that the time of day is right but the date is a guess.
+    `over` means that the job had ended before stoker attached. If `copied`, the log is a copy with a new mtime, and
+    `over_t` is its last timestamp. `day_guessed` means that the time of day is right but the date is a guess.
     """
 
     began_t: float | None
@@ -491,34 +485,34 @@ class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
 
 
 class LogQuiet(AttemptEvent, frozen=True, kw_only=True, tag="log_quiet"):
-    """A watched log has not grown since `since_t` (wall seconds), but nothing shows that its job has ended. None: it is growing."""
+    """A watched log has not grown since `since_t` (wall-clock seconds; None if it is growing), with no sign that its job ended."""
 
     since_t: float | None = None
 
 
 class Diagnosed(AttemptEvent, frozen=True, kw_only=True, tag="diagnosed"):
-    """The verdict on an attempt. If `provisional`, it was given at the first death, before all logs had been read."""
+    """The verdict on an attempt. If `provisional`, it was reached when the first rank died, before all logs had been read."""
 
     verdict: Verdict
     provisional: bool = False
 
 
 class Decided(AttemptEvent, frozen=True, kw_only=True, tag="decided"):
-    """The decision after an attempt, made by policy or by the person in `by`."""
+    """The decision after an attempt, made by the policy or by the user named in `by`."""
 
     decision: Decision
     by: str = "policy"
 
 
 class BackoffStarted(AttemptEvent, frozen=True, kw_only=True, tag="backoff_started"):
-    """The next attempt starts at wall time `until`, unless a person intervenes."""
+    """The next attempt starts at wall time `until`, unless the user intervenes."""
 
     until: float
     delay_s: float
 
 
 class Held(AttemptEvent, frozen=True, kw_only=True, tag="held"):
-    """The run waits for a person to decide. `until` is the wall time at which the keeper stops waiting."""
+    """The run is waiting for the user to decide. `until` is the wall-clock time at which the keeper stops waiting."""
 
     reason: str
     until: float | None = None
@@ -564,7 +558,7 @@ class SlowRankFound(AttemptEvent, frozen=True, kw_only=True, tag="slow_rank_foun
 
 
 class LossNotFinite(AttemptEvent, frozen=True, kw_only=True, tag="loss_not_finite"):
-    """The loss became nan, inf or -inf (`value`) at `step`. Journaled only once per attempt, the first time. `last` is the loss before."""
+    """The loss became nan, inf or -inf (`value`) at `step`. Journaled only once per attempt. `last` is the loss before that."""
 
     value: str
     step: int | None = None
@@ -583,7 +577,7 @@ _LOSS_RENAMED = "loss_renamed_"
 
 
 def renamed_loss(advisory: Advisory) -> tuple[int, str] | None:
-    """Return the step from which the log prints its loss under a new name, and that name, or None if it does not."""
+    """Return the step at which the loss was renamed in the log and its new name, or None if it was not renamed."""
     if not advisory.code.startswith(_LOSS_RENAMED):
         return None
     step, _, name = advisory.code.removeprefix(_LOSS_RENAMED).partition("_")
@@ -601,7 +595,7 @@ class NodeSight(StrEnum):
 
 
 class NodeSeen(Event, frozen=True, kw_only=True, tag="node_seen"):
-    """In node 0's journal: another node joined, fell silent, came back, ended its part of an attempt, or left."""
+    """In node 0's journal: another node joined, fell silent, came back, finished its part of an attempt, or left."""
 
     node: int
     sight: NodeSight
@@ -618,7 +612,7 @@ def on_node(node: int, by: str) -> str:
 
 
 class NoteAdded(Event, frozen=True, kw_only=True, tag="note_added"):
-    """A person's note on the timeline."""
+    """A note that a user added to the timeline."""
 
     text: str
     by: str
@@ -645,8 +639,8 @@ class StacksProbed(AttemptEvent, frozen=True, kw_only=True, tag="stacks_probed")
 class StallFlagged(AttemptEvent, frozen=True, kw_only=True, tag="stall_flagged"):
     """No progress since `since`, which is longer than normal for this phase of this run. No action has been taken yet.
 
-    `act_s` is how long it may last before it is ended (None: forever). `pace_s` is the 99th percentile (0: only a person's
-    limit).
+    `act_s` is how long it may last before the attempt is stopped (None if forever). `pace_s` is the 99th percentile (0 if
+    there is only the user's limit).
     """
 
     since: float
@@ -660,8 +654,8 @@ class StallFlagged(AttemptEvent, frozen=True, kw_only=True, tag="stall_flagged")
 class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Ranks that were doing the same thing at the same line when stacks were taken.
 
-    `doing` is a value of `diagnosis.hang.stack_groups.Doing`, and `what` is e.g. ``in all_reduce``. `line_at` is the
-    user's own line. `lines` is the 1-based line of that frame in the artifact, for each rank.
+    `doing` is a value of `diagnosis.hang.stack_groups.Doing`, and `what` is e.g. ``in all_reduce``. `line_at` is the line
+    in the user's own code. `lines` is the 1-based line of that frame in the artifact, for each rank.
     """
 
     ranks: tuple[int, ...]
@@ -672,10 +666,10 @@ class RanksAt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StacksTaken(AttemptEvent, frozen=True, kw_only=True, tag="stacks_taken"):
-    """A round of stacks from all ranks. `text` is a one-line summary. `odd` are the ranks that keep the others waiting.
+    """A round of stacks from all ranks. `text` is a one-line summary. `odd` lists the ranks that keep the others waiting.
 
-    `artifact` is the text of all stacks, relative to the run directory. `groups` are the ranks by activity (the first ones if
-    many).
+    `artifact` is the path of the file with all stacks, relative to the run directory. `groups` holds the ranks grouped by
+    activity (only the first groups if there are many).
     """
 
     text: str
@@ -694,7 +688,7 @@ class StallEnded(AttemptEvent, frozen=True, kw_only=True, tag="stall_ended"):
 
 
 class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
-    """Why a flagged stall is not ended for now: the `rule` of `policy.health.ending`, and `why` in words. Journaled on every change."""
+    """Why a stalled attempt is not stopped yet: the `rule` of `policy.health.ending`, and `why` in words. Journaled on change."""
 
     rule: str
     why: str
@@ -702,7 +696,7 @@ class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
 
 
 class HangCountdown(AttemptEvent, frozen=True, kw_only=True, tag="hang_countdown"):
-    """Every rule says the stall is a hang. The attempt is stopped at wall time `until`, in `left_s`, unless a person keeps waiting."""
+    """Every rule says the stall is a hang. The attempt is stopped at wall time `until`, in `left_s`, unless the user keeps waiting."""
 
     until: float
     left_s: float
@@ -718,13 +712,13 @@ class HangWithdrawn(AttemptEvent, frozen=True, kw_only=True, tag="hang_withdrawn
 
 
 class HangKept(AttemptEvent, frozen=True, kw_only=True, tag="hang_kept"):
-    """A person chose to keep waiting, so this stall will never be ended."""
+    """The user chose to keep waiting, so the attempt will never be stopped for this stall."""
 
     by: str
 
 
 class HangFound(AttemptEvent, frozen=True, kw_only=True, tag="hang_found"):
-    """The stall is a hang, so the attempt is stopped. Journaled just before the intent to stop. `line` is the first odd rank's in `artifact`."""
+    """The stall is a hang, so the attempt is stopped. Journaled just before the stop. `line` locates the first odd rank in `artifact`."""
 
     waited_s: float
     act_s: float
@@ -739,7 +733,7 @@ class HangFound(AttemptEvent, frozen=True, kw_only=True, tag="hang_found"):
 
 
 class ClockSet(Event, frozen=True, kw_only=True, tag="clock_set"):
-    """The machine's clock was set and is now `ahead_s` ahead of this keeper's event times, which continue as if it were not."""
+    """The machine's clock was set and is now `ahead_s` ahead of this keeper's event times, which ignore the change."""
 
     ahead_s: float
 
@@ -766,7 +760,7 @@ class BatchAsked(AttemptEvent, frozen=True, kw_only=True, tag="batch_asked"):
 
 
 class BatchAnswered(Event, frozen=True, kw_only=True, tag="batch_answered"):
-    """An answer and who gave it. `batch` is the batch so far, according to the answer. `trial` is this try's number if no person answered."""
+    """An answer and who gave it. `batch` is the batch implied by the answer so far. `trial` is the trial number if no user answered."""
 
     question: BatchQuestion
     value: str
@@ -798,10 +792,12 @@ class Recovered(AttemptEvent, frozen=True, kw_only=True, tag="recovered"):
 
 
 class ResumeCompared(AttemptEvent, frozen=True, kw_only=True, tag="resume_compared"):
-    """Whether a resumed attempt continues the same training, by its logged values (`policy.same_training`). The newest event of an attempt counts.
+    """Whether a resumed attempt continues the same training run, judging by its logged values. Only its latest event counts.
 
-    `difference`: how it differs. `text`: the same with the numbers. The rest is only in older journals: these `numbers` by name, `steps_twice`
-    that were compared one by one, `steps_new` beyond the earlier last step, the arguments by which a person `asked` for this difference.
+    See `policy.same_training`. `difference` is how it differs, `text` adds the numbers. Older journals also have `numbers` by
+    name, the number of
+    steps compared one by one (`steps_twice`) or past the earlier last step (`steps_new`), and the arguments by which the user
+    `asked` for this.
     """
 
     result: Sameness
@@ -846,5 +842,5 @@ KINDS: tuple[type[Event], ...] = tuple(
 
 
 def is_share_of_epochs(share: float, epoch: float, epochs: float) -> bool:
-    """Check whether a fraction of steps can be the training's, given its epoch (from 0 or 1). A per-epoch counter would not fit."""
+    """Check whether a fraction of steps fits the whole run, given its epoch (from 0 or 1). A per-epoch counter would not fit."""
     return abs(share - epoch / epochs) <= 1.5 / epochs

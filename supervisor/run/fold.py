@@ -48,7 +48,7 @@ def fold(state: st.RunState, event: ev.Event) -> st.RunState:
 def replay(events: Iterable[ev.Event], state: st.RunState | None = None) -> st.RunState:
     """Return the state after all of `events`, starting from `state` or from an empty one.
 
-    Consecutive progress events, nearly all of a long journal, are folded together, which takes a third of the time.
+    Consecutive progress events, which make up most of a long journal, are folded together. This takes a third of the time.
     """
     state = state or st.RunState()
     for attempt, alike in groupby(
@@ -155,7 +155,7 @@ def _evidence_seen(s: st.RunState, event: ev.EvidenceSeen) -> st.RunState:
 
 
 def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
-    """Fold one attempt's progress events, oldest first. Fold them together, because copying the state takes most of the time."""
+    """Fold one attempt's progress events, oldest first, all at once, because copying the state takes most of the time."""
     number, found = news[0].attempt, s.find(news[0].attempt)
     merged, total, best, best_step = (
         merge_progress(s.progress, *news),
@@ -199,7 +199,7 @@ def _progress(s: st.RunState, *news: ev.Progress) -> st.RunState:
 
 
 def _total_after(event: ev.Progress, known: int | None) -> int | None:
-    """Return the total after an event. A step beyond the known total shows that the total was only an epoch's."""
+    """Return the known total after an event. A step beyond it shows that it was only the total of one epoch."""
     if event.total_steps is not None:
         return event.total_steps or None
     return None if known is not None and event.step is not None and event.step > known else known

@@ -27,7 +27,7 @@ class Heartbeat:
         self._count, self._due = 0, float("-inf")
 
     def beat(self, now: float) -> None:
-        """Write the next number if it is due. Errors are ignored; readers then see silence."""
+        """Write the next number if it is due. Errors are ignored; readers then see no change."""
         if now < self._due:
             return
         self._due, self._count = now + self._every_s, self._count + 1

@@ -1,7 +1,7 @@
 """The run index, which finds a run by path, id, part of an id or name, or finds the newest run.
 
-Every run of this user has a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. A run that was
-renamed, or given a note after it ended, has another line. The last line with a name or a note wins.
+Every run of this user has a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. A
+run that was renamed, or given a note after it ended, has another line. The last line with a name or a note wins.
 """
 
 from __future__ import annotations
@@ -205,10 +205,8 @@ def find_run(
     """Return the run that `text` selects: a path, an id, a unique part of an id, or the newest run with that name.
 
     None selects the newest live run, or else the newest. Runs under `runs` take precedence. If `elsewhere` is false, a run
-    outside
-    `runs` is found only by its path, which contains a slash. If `acting` is true, part of an id selects only runs under `runs`
-    and
-    must have at least `LEAST_PART` characters.
+    outside `runs` is found only by its path, which contains a slash. If `acting` is true, part of an id selects only runs
+    under `runs` and must have at least `LEAST_PART` characters.
 
     Raises:
         RunNotFound: no run matches, or several do.

@@ -1,12 +1,12 @@
 """The journal: an append-only file of events, one JSON object per line, with a single writer.
 
-The writer appends whole lines with a single write(2). The reader reads by offset and leaves an incomplete line for the next call.
-It skips and counts lines of unknown kinds or schema versions, so an older viewer can open a newer run. A line whose `v` is
-newer than this version makes the run read-only.
+The writer appends whole lines with a single write(2). The reader reads by offset and leaves an incomplete line for the
+next call. It skips and counts lines of unknown kinds or schema versions, so an older viewer can open a newer run. A
+line whose `v` is newer than this version makes the run read-only.
 
-Next to a journal is a snapshot: the state after a prefix of the journal, from which a reader can continue. It only saves time. If
-    it
-is damaged, or was folded by a different version or from other bytes, the reader ignores it and reads the journal from the start.
+Next to a journal is a snapshot: the state after a prefix of the journal, from which a reader can continue. It only
+saves time. If it is damaged, or was folded by a different version or from other bytes, the reader ignores it and reads
+the journal from the start.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def without_secrets(event: T, redactor: Redactor) -> T:
 
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 RESERVED_BYTES = 256 * 1024
-"""Reserved past the end of the journal. On a full disk, a run writes about a hundred events of 200 bytes an hour."""
+"""Space reserved past the end of the journal. On a full disk, a run writes about a hundred events of 200 bytes an hour."""
 MAX_LINE_BYTES = 1 << 24
 """The most to read from a journal at once. stoker never writes a line longer than this."""
 
@@ -303,7 +303,7 @@ def folded_by() -> str:
 
 
 def _seal(file: BinaryIO, offset: int) -> int:
-    """Return a checksum of a journal's first bytes and of those just before `offset`. All 150 MB would take 0.3 s."""
+    """Return a checksum of a journal's first bytes and of those just before `offset`. Reading all 150 MB would take 0.3 s."""
     checksum = 0
     for start in (0, max(offset - SEALED_BYTES, 0)):
         file.seek(start)

@@ -27,14 +27,14 @@ class NextJob:
     """The job for the next attempt.
 
     Attributes:
-        job: the job with the arguments that a person last typed and the batch that results from them.
+        job: the job with the arguments that the user last typed and the batch that results from them.
         batch: the batch that replaces the job's own, or None.
         env: additional environment variables.
         set_args: additional (flag, value) pairs; an empty value means a bare flag.
         from_scratch: whether the attempt starts from scratch.
         raise_open_files: whether to raise the soft limit on open files to the hard limit.
-        start_typed_after: the attempt after which a person typed a different checkpoint to start from, or None.
-        is_typed: whether a person edited the arguments.
+        start_typed_after: the attempt after which the user typed a different checkpoint to start from, or None.
+        is_typed: whether the user edited the arguments.
     """
 
     job: JobSpec
@@ -78,7 +78,7 @@ class NextJob:
             return ()
 
     def after(self, change: SpecChange, attempt: int) -> NextJob:
-        """Return the job with one more change applied, which was decided after `attempt`."""
+        """Return the job after applying one more change, which was decided after `attempt`."""
         now = self if change.argv is None else self._typed(change.argv, attempt)
         return replace(
             now,
@@ -131,7 +131,7 @@ class NextJob:
 
 
 def unmeasured_trial(state: RunState) -> tuple[AttemptState, AttemptState] | None:
-    """Return the attempt that policy restarted with measurements off and the attempt that ran without them, or None."""
+    """Return the attempt that the policy restarted with measurements off and the attempt that ran without them, or None."""
     for before, after in pairwise(state.attempts):
         change = before.decision.change if before.decision is not None else None
         if change is not None and NOT_MEASURED in change.env and before.decided_by == "policy":
@@ -180,7 +180,7 @@ def next_job(job: JobSpec, state: RunState) -> NextJob:
 
 
 def declared_again(state: RunState, job: JobSpec) -> str:
-    """Return the command that reruns a run with the options it lacked to restart after running out of memory, or "".
+    """Return the command that reruns a run with the options it needed to restart after running out of memory, or "".
 
     Safe to print: secrets are hidden and there are no control characters.
     """

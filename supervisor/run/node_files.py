@@ -1,16 +1,14 @@
 """How the keepers of a multi-node run communicate: through files in the run directory, each with one writer.
 
-Node 0 leads. It writes *orders*, numbered from 1: start an attempt, stop it, end the run. Every other node writes a *report* on
-its
-latest attempt, and every keeper has a *heartbeat*. docs/nodes.md explains why there cannot be two leaders, or two attempts at
-once.
+Node 0 leads. It writes *orders*, numbered from 1: start an attempt, stop it, end the run. Every other node writes a *report*
+on its latest attempt, and every keeper has a *heartbeat*. docs/nodes.md explains why there cannot be two leaders, or
+two attempts at once.
 
 This relies on the following properties of NFS:
 
 - link(2) to an existing name fails on every client, so only one leader can claim an order's number.
-- rename(2) replaces a file atomically: a reader that opens the name gets either the old file or the new one. A stale cached file
-is
-  detected at open(2) (close-to-open consistency).
+- rename(2) replaces a file atomically: a reader that opens the name gets either the old file or the new one. A stale cached
+  file is detected at open(2) (close-to-open consistency).
 - A file that is written in place is refreshed at open(2) without rereading the directory. Heartbeats rely on this.
 """
 
@@ -50,7 +48,7 @@ class Want(StrEnum):
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What all nodes share in one attempt. Each node applies it to its own job.
 
-    `nodes` are the participating nodes, in rank order. `args` are the script's arguments, if a person edited them.
+    `nodes` are the participating nodes, in rank order. `args` are the script's arguments, if the user edited them.
     """
 
     nodes: tuple[int, ...]
@@ -69,7 +67,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An order. `leader` is the keeper that gave it; see `new_session`. `launch` is set only for `Want.RUN`.
 
-    `why` and `by` describe a requested stop. `verdict` and `decision` are this attempt's, once known.
+    `why` and `by` describe a requested stop. `verdict` and `decision` are those for this attempt, once known.
     """
 
     seq: int
@@ -99,7 +97,7 @@ class NodePhase(StrEnum):
 class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node's report. `session` is its keeper; see `new_session`. `seq` is the latest order that it has read.
 
-    `exit_code` is its launcher's in `attempt`. `stop` says why a signal stopped it there, and `by` who sent the signal.
+    `exit_code` is for its launcher in `attempt`. `stop` says why a signal stopped the launcher, and `by` who sent it.
     """
 
     node: int

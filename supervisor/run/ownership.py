@@ -1,12 +1,12 @@
 """Who holds a run, who owns its directory, and whether the directory is still where it was created.
 
-A keeper holds ``keeper.lock`` with flock, which the kernel releases whenever the holder dies. The pid and start time in the file
-are
-for display, and distinguish a live keeper from a recycled pid on another host.
+A keeper holds ``keeper.lock`` with flock, which the kernel releases whenever the holder dies. The pid and start time in
+the file are for display, and distinguish a live keeper from a recycled pid on another host.
 
-A folder can claim anything about itself: any user can write or copy one, or put one where others will read it. Reading a folder
-requires no trust. A request is written only if a live keeper is at the path in run.json. A new keeper is started only in a folder
-that belongs to its user from top to bottom. Reasons to refuse are returned as data, one line each.
+A folder can claim anything about itself: any user can write or copy one, or put one where others will read it. Reading
+a folder requires no trust. A request is written only if a live keeper is at the path in run.json. A new keeper is
+started only in a folder that belongs to its user from top to bottom. Reasons to refuse are returned as data, one line
+each.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class NotRequested(Exception):  # noqa: N818 - a state of affairs, not an error
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Why not to act on a run (`refusals`), what the user should know (`warnings`), and what acting would do (`actions`), one line each."""
+    """Reasons not to act on a run (`refusals`), what the user should know (`warnings`) and what acting would do (`actions`), one line each."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ class Place:
 
     @property
     def refusal(self) -> str:
-        """Why a copy is only read, and takes no request and no keeper, or "" for the original folder."""
+        """Why a copy is read-only and accepts neither requests nor a keeper, or "" for the original folder."""
         if not self.is_copy:
             return ""
         if os.path.lexists(str(self.recorded)):
@@ -217,7 +217,7 @@ def ask(
     if_attempt: int | None = None,
     args: RequestArgs | None = None,
 ) -> str:
-    """Send a request to a run's keeper and return its id. Views and commands reach a keeper only through this.
+    """Send a request to a run's keeper and return its id. Views and commands reach a keeper only through this function.
 
     Raises:
         NotRequested: no live keeper would receive the request.
@@ -236,7 +236,7 @@ def ask(
 
 
 def check_folder(run: RunPaths) -> Offer:
-    """Check whether a keeper may be started in this folder: it was not moved, and only its user can write to it."""
+    """Check whether a keeper may be started in this folder: it was not moved, and only its owner can write to it."""
     place = place_of(run)
     if place.is_copy:
         return Offer((place.refusal,))
@@ -249,7 +249,7 @@ def check_folder(run: RunPaths) -> Offer:
 
 
 def _first_against(root: Path) -> str:
-    """Return the reason to refuse the first of the run's files that is not the user's own, or "" if all are."""
+    """Return the reason to refuse the first of the run's files that the user does not own, or "" if the user owns them all."""
     try:
         found = (_against(path, is_folder=is_folder) for path, is_folder in ((root, True), *_parts(root)))
         return next(filter(None, found), "")

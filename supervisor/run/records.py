@@ -149,8 +149,8 @@ SURELY_OVER = 0.95
 class Verdict:
     """Why an attempt ended. This record is the wire schema of ``stoker diagnose --json``.
 
-    `rank` is the rank that failed first, or None if it is unknown or several ranks failed alike (`ranks` then
-    lists them). `confidence` is in [0, 1] and calibrated on the corpus. `signature` is the id of the user's own
+    `rank` is the rank that failed first, or None if it is unknown or several ranks failed in the same way (`ranks`
+    then lists them). `confidence` is in [0, 1] and calibrated on the corpus. `signature` is the id of the user's own
     signature that decided the verdict, or "".
     """
 
@@ -171,7 +171,7 @@ class Verdict:
 
     @property
     def is_plain_error(self) -> bool:
-        """Whether to hide the confidence because the program's own message explains the failure or a person stopped it."""
+        """Whether to hide the confidence because the program's own message explains the failure or the user stopped the run."""
         stopped = self.failure is FailureClass.TERMINATED and self.reason is Reason.USER
         return (stopped or self.failure in PLAIN_ERRORS) and self.confidence >= SURE_ENOUGH
 
@@ -194,7 +194,7 @@ class Verdict:
 
 
 class DecisionKind(StrEnum):
-    """What policy can decide after an attempt."""
+    """What the policy can decide after an attempt."""
 
     SUCCEED = "succeed"
     RESTART = "restart"
@@ -234,10 +234,10 @@ class Precondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Policy's decision. `change` is set for RESTART, and for HOLD if a change could be proposed.
+    """The policy's decision. `change` is set for RESTART, and for HOLD if a change could be proposed.
 
-    `show_first` must be met before the launch, which waits for it for at most `wait_s` seconds. `asks` means that an
-    answer could change the decision, for example by letting policy plan a smaller batch.
+    The launch waits at most `wait_s` seconds for `show_first` to be met. `asks` means that an answer could change the
+    decision, for example by letting the policy plan a smaller batch.
     """
 
     kind: DecisionKind

@@ -1,7 +1,7 @@
 """Opens files that any user may have put there: regular files only, and without blocking.
 
 A pipe named ``error.json``, ``exit`` or ``control/x.json`` would block its reader forever, a device may do anything when
-opened, and files in /proc look regular but may never end (/proc/kmsg). Only input that a person named may be a pipe. Every
+opened, and files in /proc look regular but may never end (/proc/kmsg). Only input that the user named may be a pipe. Every
 other file in a folder that stoker reads is opened here.
 """
 

@@ -16,14 +16,14 @@ from supervisor.run.paths import RUN_SCHEMA, replace_file
 from supervisor.run.regular import read_regular
 
 SAMPLE_INTERVAL_S = 1.0
-"""Seconds between readings of GPUs, host and processes, unless a person sets another interval."""
+"""Seconds between readings of GPUs, host and processes, unless the user sets another interval."""
 
 
 class KeeperSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How this run's keeper behaves.
 
-    An `interactive` keeper may wait for the user, and pauses before a restart. With `checks`, it runs the first start's checks.
-    `shared` means that keepers on several nodes share the run directory; this one belongs to the job's `node_rank`.
+    An `interactive` keeper may wait for the user, and pauses before a restart. If `checks`, it runs the first start's
+    checks. `shared` means that keepers on several nodes share the run directory; this one belongs to the job's `node_rank`.
     """
 
     interactive: bool = False

@@ -5,7 +5,7 @@
 ``{"t": minute, "k": key, "v": {name: [min, mean, max, count]}}``, so a seven-day run opens instantly.
 
 When a file reaches `SEGMENT_BYTES`, it replaces ``<stream>.0.jsonl`` and a new file is started. This keeps the
-latest 64 to 128 MiB of samples, and only the minutes of older ones. A run's samples take at most 1 GiB, however
+latest 64 to 128 MiB of samples, and only the roll-ups of older ones. A run's samples take at most 1 GiB, however
 long it runs (100 steps a second on 64 ranks would make 50 GB a day).
 
 Streams: `metrics` (the run's step, loss, lr, ..., with the attempt as `a` and the rank as `r`),
@@ -174,7 +174,7 @@ class _Minute:
 
 
 class SeriesReader:
-    """Reads a stream by offset as it grows, from its older file into its newer one. An incomplete last line is left."""
+    """Reads a stream by offset as it grows, from its older file into its newer one. An incomplete last line is left unread."""
 
     def __init__(self, folder: Path, stream: str) -> None:
         name = f"{stream}.jsonl"
@@ -184,7 +184,7 @@ class SeriesReader:
 
     @property
     def is_thinned(self) -> bool:
-        """Whether only one-minute roll-ups may be left of the oldest samples."""
+        """Whether the oldest samples may be available only as one-minute roll-ups."""
         return self._older.exists()
 
     def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
@@ -195,7 +195,7 @@ class SeriesReader:
         return list(decoded(self._decoder, data[:end]))
 
     def seek_tail(self, tail_bytes: int) -> bool:
-        """Start about `tail_bytes` before the end, at a whole line. Return False if the stream was never that long."""
+        """Start about `tail_bytes` before the end, at the start of a line. Return False if the stream was never that long."""
         new, old = _inode_and_size(self._path), _inode_and_size(self._older)
         here = new if new[1] > tail_bytes or not old[0] else old
         start = new[1] - tail_bytes if here is new else max(old[1] - (tail_bytes - new[1]), 0)
@@ -240,7 +240,7 @@ def read_rollups(folder: Path, stream: str) -> list[Rollup]:
 
 
 def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, float]]:
-    """Return each value's maximum in an attempt, by sample key, from completed minutes and the latest samples.
+    """Return each value's maximum in an attempt, keyed by sample key, using completed minutes and the latest samples.
 
     An attempt of several days has millions of samples, and the result is needed between a failure and the next launch.
     """

@@ -74,7 +74,7 @@ class Ended(Part, frozen=True, kw_only=True, tag="ended"):
 
 
 class DiagnosedAs(Part, frozen=True, kw_only=True, tag="diagnosed"):
-    """The attempt has a verdict, but policy has not decided yet or its decision has not been carried out."""
+    """The attempt has a verdict, but the policy has not decided yet or its decision has not been carried out."""
 
     attempt: int
     verdict: Verdict
@@ -90,7 +90,7 @@ class Backoff(Part, frozen=True, kw_only=True, tag="backoff"):
 
 
 class HeldOpen(Part, frozen=True, kw_only=True, tag="held"):
-    """The run is waiting for a person. `decision.change` is the proposed change, if any."""
+    """The run is waiting for the user. `decision.change` is the proposed change, if any."""
 
     attempt: int
     reason: str
@@ -127,25 +127,20 @@ class RankState(Part, frozen=True, kw_only=True):
 class AttemptState(Part, frozen=True, kw_only=True):
     """One attempt, from its plan to the decision after it.
 
-    `found_over` means that it had ended before the observer attached. `started_t` is then taken from timestamps in its logs, if
-    any.
-    `day_guessed` means that the date of `started_t` is a guess. `stamped_t` is the last timestamp in a log that was copied.
-    `log_checked` says whether its watched logs were checked for growth. `quiet_since` is when they stopped growing (wall-clock
-    seconds),
-    although nothing shows that the job has ended.
-    `gone_t` is when its processes had exited, if reading the logs took longer. `failed_t` is the first sign of failure, until the
-    run ends. `log_read_bytes` and `log_size_bytes` are set if not all was read.
-    `node_exits` holds the exit codes of the launchers on other nodes, keyed by node.
-    `stall` is set while there is no progress, with `only_flagged` (why it is not ended), `countdown` (when it will be) and `kept`
-    (who chose
-    to wait). `stacks` is the latest round. `hang` is why the attempt was stopped as a hang, if it was. `failing` is the first
-    rank known to
-    fail; it is cleared if that rank ends well or steps continue. `slow_rank` is the latest report of a slow rank.
-    `not_finite` and `finite_again` say where its loss first became nan or inf, and where it was first finite again.
-    `missed` means that it started below the checkpoint it should have resumed from. `measured` is its measured batch. `confirmed`
-    or `differs`
-    says whether its first steps matched the plan; neither is set if nothing was measured.
-    `step_at_evidence` is its last step when the latest matching log line was journaled.
+    `found_over` means that it had ended before the observer attached. `started_t` is then taken from timestamps in its
+    logs, if any. `day_guessed` means that the date of `started_t` is a guess. `stamped_t` is the last timestamp in a log
+    that was copied. `log_checked` says whether its watched logs were checked for growth. `quiet_since` is when they stopped
+    growing (wall-clock seconds), although nothing shows that the job has ended. `gone_t` is when its processes had exited,
+    if reading the logs took longer. `failed_t` is the first sign of failure, until the run ends. `log_read_bytes` and
+    `log_size_bytes` are set if not all was read. `node_exits` holds the exit codes of the launchers on other nodes, keyed
+    by node. `stall` is set while there is no progress, with `only_flagged` (why the attempt is not stopped), `countdown`
+    (when it will be) and `kept` (who chose to wait). `stacks` is the latest round. `hang` is why the attempt was stopped as
+    a hang, if it was. `failing` is the first rank known to fail; it is cleared if that rank exits successfully or steps
+    continue. `slow_rank` is the latest report of a slow rank. `not_finite` and `finite_again` say where its loss first
+    became nan or inf, and where it was first finite again. `missed` means that it started below the checkpoint it should
+    have resumed from. `measured` is its measured batch. `confirmed` or `differs` says whether its first steps matched the
+    plan; neither is set if nothing was measured. `step_at_evidence` is its last step when the latest matching log line was
+    journaled.
     """
 
     number: int
@@ -277,11 +272,10 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def begins_at(self) -> float:
-        """The first step of this attempt, or infinity while unknown.
+        """The first step of this attempt, or infinity until it is known.
 
-        A script that prints every hundredth step is late to print its first. The step it resumed from is more exact, and so is
-        the
-        checkpoint it should have resumed from, once a later step has been seen.
+        A script that prints every hundredth step is late to print its first step. The step the attempt resumed from is more
+        exact, and so is the checkpoint it should have resumed from, once a later step has been seen.
         """
         known = [] if self.first_step is None else [self.first_step]
         known += [] if self.resumed_step is None else [self.resumed_step + 1]
@@ -304,10 +298,10 @@ class Tone(StrEnum):
 
 
 class Moment(Part, frozen=True, kw_only=True):
-    """An entry of the timeline, without words.
+    """A timeline entry, without wording.
 
-    `kind` is the event's tag, or a name of its own if the state shows more than the event (`run.timeline`). `values` are the event's
-    texts and numbers; unknown values are absent.
+    `kind` is the event's tag, or a name of its own if the state shows more than the event (`run.timeline`). `values` are
+    the event's strings and numbers; unknown values are absent.
     """
 
     t: float
@@ -325,12 +319,11 @@ A_PIPE = "a pipe"
 class RunState(Part, frozen=True, kw_only=True):
     """Everything that views and the keeper know about a run, from its journal alone.
 
-    `best_loss` is the lowest loss of all attempts, and `best_step` its step, if known.
-    `kept`: checkpoints that were copied before a resume, or could not be. `answers`: by question. `wrong`: answers that led to a
-    batch other than planned.
-    `nodes` is the last sighting of each other node, in the leader's journal.
-    `newer_version` is the schema version of events that only a newer stoker understands.
-    `journal_read`: bytes folded so far and bytes in all, while only the end of a long journal is shown; None: all is folded.
+    `best_loss` is the lowest loss of all attempts, and `best_step` its step, if known. `kept` lists checkpoints that were
+    copied before a resume, or could not be. `answers` is keyed by question. `wrong` lists answers that led to a batch other
+    than the planned one. `nodes` is the last sighting of each other node, in the leader's journal. `newer_version` is the
+    schema version of events that only a newer stoker understands. `journal_read` is the bytes folded so far and in total
+    while only the tail of a long journal is shown, or None once all are folded.
     """
 
     run_id: str = ""
@@ -386,7 +379,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def sound_checkpoints(self) -> tuple[ev.CheckpointCommitted, ...]:
-        """The checkpoints that a restart can resume from, oldest first. If a path was overwritten, only its newest one counts."""
+        """The checkpoints that a restart can resume from, oldest first. If a path was overwritten, only the latest save counts."""
         newest = {saved.path: saved for saved in self.checkpoints}
         return tuple(c for c in self.checkpoints if newest[c.path] is c and not self.unsound(c))
 
@@ -421,7 +414,7 @@ class RunState(Part, frozen=True, kw_only=True):
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
-        """Return the job, completed with measurements and with a person's answers about its batch and resume."""
+        """Return the job, completed with the measurements and with the user's answers about its batch and resume."""
         if (measured := self.measured) is not None:
             job = with_measured(job, measured.settings.answered(self.values_answered))
         knobs = with_answered_resume(job.knobs, self.values_answered.get(Unread.RESUME, ""))
@@ -431,7 +424,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def planned_steps(self) -> int | None:
-        """The training's total number of steps, whether declared, logged or taken from a measured setting (for display only)."""
+        """The total number of training steps: declared, logged or taken from a measured setting. For display only."""
         seen = self.attempt.measured if self.attempt is not None else None
         planned = seen.planned_steps if seen is not None else None
         return self.total_steps or (planned if planned and planned >= (self.last_step or 0) else None)
@@ -448,7 +441,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> ev.BatchMeasured | None:
-        """What was measured before any batch change, in the first attempt with a complete measurement or else in the first with any."""
+        """The batch as measured before any change to it: the first complete measurement, or else the first of any kind."""
         found: list[ev.BatchMeasured] = []
         for attempt in self.attempts:
             found += [attempt.measured] if attempt.measured is not None else []
@@ -464,7 +457,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def open_question(self) -> BatchQuestion | None:
-        """The question that a person can answer now, while the run trains or waits. Answers can be changed until the restart begins."""
+        """The question that the user can answer now, while the run is training or waiting. Answers can be changed until the restart."""
         attempt, asked = self.attempt, self.asked
         if attempt is None or asked is None or asked.attempt != attempt.number:
             return None
@@ -479,7 +472,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def failed_for(self) -> FailureClass | None:
-        """The failure of a run that is waiting for a person or was stopped while waiting, or None for any other run."""
+        """The failure of a run that is waiting for the user or was stopped while waiting, or None for any other run."""
         condition, attempt = self.condition, self.attempt
         if attempt is None or self.mode == "observed":
             return None
@@ -489,7 +482,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def cuts(self) -> dict[int, float]:
-        """The step from which each attempt's work was redone by a later one, keyed by attempt. Others are omitted."""
+        """The step from which a later attempt repeated each attempt's work, keyed by attempt. Other attempts are omitted."""
         found: dict[int, float] = {}
         least = math.inf
         for attempt in reversed(self.attempts):
@@ -499,7 +492,7 @@ class RunState(Part, frozen=True, kw_only=True):
         return found
 
     def now(self, wall: float) -> float:
-        """Convert wall time to the time scale of the run's events, because the clock may have been set."""
+        """Convert wall time to the time scale of the run's events. The two differ if the system clock was changed."""
         return wall - self.clock_ahead_s
 
     @property
@@ -513,7 +506,7 @@ class RunState(Part, frozen=True, kw_only=True):
     def elapsed_s(self, now: float, *, has_keeper: bool) -> float | None:
         """Return the seconds that the attempts have taken until `now`, or None if unknown.
 
-        Time between attempts, time spent waiting for a person and time without a keeper do not count.
+        Time between attempts, time spent waiting for the user and time without a keeper do not count.
         """
         attempt, began_t = self.attempt, self.began_t
         ends = [self.ended_t] if attempt is None else [attempt.ended_t, attempt.gone_t, attempt.quiet_since]

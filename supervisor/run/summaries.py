@@ -34,10 +34,9 @@ FEW_LINES = 64
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What lists show about a run.
 
-    `mark` is its journal's, taken before reading it. `script` (None if run.json cannot be read) and `arguments` are as given,
-    secrets hidden.
-    `given` is the name a person gave it at its start. `again` is the command that starts it with what it lacked; see
-    `declared_again`.
+    `mark` is its journal's mark, taken before the journal was read. `script` (None if run.json cannot be read) and
+    `arguments` are as given, with secrets hidden. `given` is the name the user gave it at the start. `again` is the command
+    that reruns it with the options it lacked; see `declared_again`.
     """
 
     run_id: str
@@ -120,7 +119,7 @@ class RunIndex:
             self._new[folder] = [kept[run_id] for run_id in kept.keys() & there]
 
     def add(self, run: RunPaths, summary: Summary) -> Summary:
-        """Cache the summary of a run without a keeper, as of the next `save`. Return the summary as cached."""
+        """Cache the summary of a run without a keeper, to be written by the next `save`. Return the summary as cached."""
         kept = _listed(summary)
         self._new.setdefault(os.path.dirname(run.root), []).append(kept)
         return kept

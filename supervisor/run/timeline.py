@@ -1,6 +1,6 @@
 """The timeline entries of events: each event's own kind and values, and what the state adds to them. Pure.
 
-There are no words here. `views.wording` words each kind in each language.
+There are no words here. `views.wording` has the wording of each kind in each language.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.run.state import REQUESTED_STOPS, AttemptState, Moment, RunState
 from supervisor.text.lines import read_amounts
 
 POLICY = "policy"
-"""The value of `events.Decided.by` for decisions that no person made."""
+"""The value of `events.Decided.by` for decisions that no user made."""
 EVIDENCE_CHARS = 160
 
 _Values: TypeAlias = dict[str, str | int | float | None]
@@ -70,7 +70,7 @@ _TONES: Mapping[type[ev.Event], Tone] = {
 
 
 def moment_of(event: ev.Event, state: RunState) -> Moment | None:
-    """Return an event's timeline entry, or None, which is the case for most events. `state` is from before the event."""
+    """Return an event's timeline entry, or None (as for most events). `state` is the state before the event."""
     tone = _TONES.get(type(event))
     shown = (tone, {}) if tone is not None else _shown(event, state)
     if shown is None:
@@ -185,7 +185,7 @@ def answer_values(question: BatchQuestion, value: str) -> _Values:
 
 
 def _launch(event: ev.LaunchIntended, state: RunState) -> _Shown:
-    """Return how a launch is shown. If it was requested, the request is the entry above."""
+    """Return how a launch is shown. If the launch was requested, the request is the entry above it."""
     earlier = [a for a in state.attempts if a.number != event.attempt]
     if earlier and earlier[-1].decision is not None and earlier[-1].decided_by not in {"", POLICY}:
         changed = changed_arguments(earlier[-1], event)
@@ -196,7 +196,7 @@ def _launch(event: ev.LaunchIntended, state: RunState) -> _Shown:
 def changed_arguments(before: AttemptState, after: ev.LaunchIntended | AttemptState) -> str:
     """Return the settings that changed, such as ``--lr 1e-2 → 3e-3, + --bf16, − --fused``, or "" if none did.
 
-    Leaves out the resume, the launcher's own flags, and paths that differ only in the attempt's number.
+    Leaves out the resume argument, the launcher's own flags, and paths that differ only in the attempt's number.
     """
     resumed = {word for attempt in (before, after) for word in (attempt.resume or "").split()[:1]}
     parts = []
@@ -215,7 +215,7 @@ def _comparable(argv: tuple[str, ...]) -> list[str]:
 
 
 def _ended(event: ev.AttemptEnded, attempt: AttemptState | None) -> _Shown:
-    """Return how the end of an attempt is shown: who requested it or how it came, and how far its logs were read."""
+    """Return how the end of an attempt is shown: who requested it or how it happened, and how much of its logs was read."""
     read, size, unit = read_amounts(event.log_read_bytes, event.log_size_bytes) or (None, None, None)
     amounts: _Values = {"read": read, "size": size, "unit": unit}
     if attempt is not None and attempt.stop is not None and attempt.ended_on_request:
@@ -241,7 +241,7 @@ def _verdict(event: ev.Diagnosed, attempt: AttemptState | None) -> _Shown | None
 
 
 def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Shown | None:
-    """Return how policy's decision is shown. A person's decision is shown as a request, a stop as the attempt's end."""
+    """Return how the policy's decision is shown. A user's decision is shown as a request, and a stop as the attempt's end."""
     decision = event.decision
     if event.by != POLICY or decision.kind in _SHOWN_BY_THE_NEXT:
         return None

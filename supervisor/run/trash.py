@@ -1,6 +1,6 @@
 """Deletes a run in a way that can be undone, by moving it to ``<runs>/.trash/``.
 
-It is removed for good when another run is deleted at least a week later.
+The run is removed for good when another run is deleted at least a week later.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def bring_back(thrown: RunPaths) -> RunPaths:
 
 
 def empty(runs: Path, now: float | None = None) -> int:
-    """Remove runs that were deleted more than a week ago and return how many. Only run directories are touched."""
+    """Remove runs that were deleted more than a week ago and return how many were removed. Only run directories are touched."""
     now = time.time() if now is None else now
     count = 0
     try:

@@ -1,9 +1,8 @@
 """Finds a third-party script's complete checkpoints by recognizing their on-disk layout. Nothing is unpickled.
 
-Each function in `LAYOUTS` recognizes one layout, its step, and the file written last, which proves that the checkpoint is
-complete. `torch.save` writes a zip archive with
-its directory at the end (torch/serialization.py), so a valid zip is a complete one. Older formats offer no such proof, so their
-files are only mentioned to the user.
+Each function in `LAYOUTS` recognizes one layout, its step, and the file written last, which proves that the checkpoint
+is complete. `torch.save` writes a zip archive with its directory at the end (torch/serialization.py), so a valid zip is
+a complete one. Older formats offer no such proof, so their files are only mentioned to the user.
 """
 
 from __future__ import annotations
@@ -129,8 +128,8 @@ class Layout:
     Attributes:
         name: shown to the user and in the journal.
         find: returns the checkpoint in a folder's listing, if complete. The second argument is the name of a file in it, or "".
-        takes: checks whether the folder has this layout, complete or not, so that its content is not searched. None: a checkpoint
-            is one file.
+        takes: checks whether the folder has this layout, complete or not, so that its content is not searched. None if a
+            checkpoint is a single file.
     """
 
     name: str

@@ -62,10 +62,9 @@ class GpuProcess:
 class GpuSample:
     """One reading of one GPU, taken at wall time `t`. A field is None if the card or driver does not report it.
 
-    Ratios are 0–1. `memory_util_ratio` is the fraction of time during which memory was being read or written. `throttle` lists
-    the active reasons for running slower
-    than requested. `ecc_uncorrected` counts errors since the driver was loaded. If `lost` is true, the GPU no longer responds and
-    all other readings are None.
+    Ratios are 0–1. `memory_util_ratio` is the fraction of time during which memory was being read or written. `throttle`
+    lists the active reasons for running slower than requested. `ecc_uncorrected` counts errors since the driver was loaded.
+    If `lost` is true, the GPU no longer responds and all other readings are None.
     """
 
     t: float
@@ -85,7 +84,7 @@ class GpuSample:
 
     @property
     def throttle_bits(self) -> int | None:
-        """The `throttle` reasons as NVML's own bits, or 0 if there are none. Omits the power cap, normal under load."""
+        """The `throttle` reasons as NVML's own bits, or 0 if there are none. Omits the power cap, which is normal under load."""
         if self.throttle is None:
             return None
         return sum(bit for bit, name in _THROTTLE if name in self.throttle and name != "power_cap")

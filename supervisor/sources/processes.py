@@ -70,7 +70,7 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def is_uninterruptible(process: ProcessId) -> bool:
-    """Check whether this exact process is stuck in the kernel, immune to signals (state D), on a GPU or a dead mount."""
+    """Check whether this exact process is in uninterruptible sleep (state D), e.g. waiting for a GPU or a dead mount."""
     stat = _read_stat(process.pid)
     return stat is not None and stat.state == "D" and stat.start_time == process.start_time
 
@@ -84,7 +84,7 @@ def process_table() -> dict[int, ProcessStat]:
 def descendants(process: ProcessId, table: Mapping[int, ProcessStat] | None = None) -> list[ProcessId]:
     """Return the live descendants of `process`, nearest generation first, each generation sorted by pid.
 
-    Empty if the process is gone, because its children then have another parent. `table` is a table read earlier.
+    Empty if the process is gone, because its children have been reparented. `table` is a process table read earlier.
     """
     table = process_table() if table is None else table
     root = table.get(process.pid)
@@ -119,7 +119,7 @@ def command_of(pid: int) -> str | None:
 
 
 def read_environ(process: ProcessId) -> dict[str, str]:
-    """Return the environment the process started with. Empty if it is gone or belongs to another user.
+    """Return the environment a process started with, or an empty dict if it is gone or belongs to another user.
 
     The environment is also empty for an instant between fork and exec, so retry later.
     """
@@ -131,7 +131,7 @@ def read_environ(process: ProcessId) -> dict[str, str]:
 
 
 def read_cmdline(process: ProcessId) -> list[str]:
-    """Return the process's argument vector. Empty if it is gone or belongs to another user."""
+    """Return a process's argument vector, or an empty list if it is gone or belongs to another user."""
     raw = read_proc(f"/proc/{process.pid}/cmdline", _ENVIRON_CAP_BYTES)
     if raw is None or not is_alive(process):
         return []
@@ -195,7 +195,7 @@ def exit_code_of(process: ProcessId) -> int | None:
     """Return a zombie's exit code (negative for a signal), whoever its parent is, or None once it has been reaped.
 
     Field 52 of ``/proc/<pid>/stat`` (Linux 3.5) is readable only by the user who owns the process. Other users
-    read 0, so 0 counts only for our own processes.
+    read 0, so 0 is trusted only for our own processes.
     """
     raw = read_proc(f"/proc/{process.pid}/stat", 4096)
     stat = _parse_stat(raw)
@@ -209,7 +209,7 @@ def exit_code_of(process: ProcessId) -> int | None:
 
 
 def open_files(pid: int) -> Iterator[tuple[str, str]]:
-    """Yield a process's fds and their targets (a path, ``socket:[4711]``). Empty if it is gone or another user's."""
+    """Yield a process's fds and their targets (a path or ``socket:[4711]``), or nothing if it is gone or not ours to read."""
     folder = f"/proc/{pid}/fd"
     try:
         numbers = os.listdir(folder)
@@ -272,7 +272,7 @@ def send_signal(process: ProcessId, number: int = signal.SIGKILL) -> bool:
 
 
 class ExitWatch:
-    """A thread that waits for processes to exit, not just children. Before Linux 5.3 (no pidfd), it reports nothing.
+    """A thread that waits for any processes, not just children, to exit. Before Linux 5.3 (no pidfd), it reports nothing.
 
     Args:
         ended: called on the thread with a process's name and exit code, which is negative for a signal, or
@@ -351,7 +351,7 @@ def own_cpu_s(rank: ProcessId) -> float:
 
 
 def io_bytes(ranks: Iterable[ProcessId]) -> int:
-    """Return the bytes that ranks and their children moved with read(2), write(2) etc., cached or not, and sent over TCP.
+    """Return the bytes that ranks and their children read or wrote (read(2), write(2) etc., cached or not) or sent over TCP.
 
     The wchar field of proc(5) excludes send(2). A rank waiting for its peers sends nothing over gloo or NCCL sockets.
     """

@@ -1,8 +1,8 @@
 """Loads the signature tables and their compiled form, from the package and from an on-disk cache.
 
 Parsing and compiling the tables takes about two seconds; loading the compiled form takes milliseconds. Each
-engine has one cache, for the tables used last. A cache that is missing, damaged, built from other tables or
-not writable only costs time.
+engine has one cache, for the most recently used tables. A cache that is missing, damaged, built from other
+tables or not writable only costs time.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ MOST_AHEAD = 4
 def match_ahead(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, None]:
     """Match windows ahead of the caller, in a thread. The engine uses this on more than one core.
 
-    Hyperscan releases the interpreter's lock, but counting lines does not. On 1 GiB, the caller's half and the
-    engine's half take about equally long. The thread ends with the windows or when the iterator is closed.
+    Hyperscan releases the GIL, but counting lines does not. On 1 GiB, the caller's work and the engine's work take
+    about the same time. The thread exits when the windows run out or the iterator is closed.
     """
     from collections import deque
     from concurrent.futures import Future, ThreadPoolExecutor  # loaded only for large logs

@@ -32,7 +32,7 @@ class TelemetryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TelemetryRecord:
-    """A line of telemetry. Missing parts are None.
+    """A line of telemetry. Missing fields are None.
 
     `t_wall` is in seconds since the epoch, for display. `t_mono` is in seconds on the rank's monotonic clock.
     `values` holds numbers in base units under their canonical names (loss, lr, grad_norm, tokens_per_sec,

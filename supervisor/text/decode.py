@@ -21,10 +21,10 @@ LINE_CAP_BYTES = 16384
 CAP_MARK = " …[cut]"
 
 HEAD_BYTES = 4096
-"""How many leading bytes are needed to tell a file's type."""
+"""How many leading bytes are needed to determine a file's type."""
 
 MOST_NESTED = 4
-"""Enough for a collector, an archive and a person to each pack once. A thousand layers would exhaust the stack."""
+"""Enough for a collector, an archive and a user to compress once each. A thousand layers would exhaust the stack."""
 MOST_UNPACKED_BYTES = 1 << 36
 _GZIP_MAGIC = b"\x1f\x8b"
 # Control characters in no log: all but NUL (see `is_binary`), BEL, backspace, tab, LF, VT, FF, CR, ESC.
@@ -97,7 +97,7 @@ def gunzip(
 ) -> Iterator[bytes]:
     """Unpack gzip members as they arrive. If the end is cut off or damaged, yield the readable part and call `on_torn`.
 
-    More than `most_bytes` of output counts as damaged, because a few megabytes may expand to as many terabytes.
+    More than `most_bytes` of output counts as damaged, because a few megabytes can expand to terabytes.
     """
     left = most_bytes
     window = 1 << 20
@@ -131,7 +131,7 @@ def gunzip(
 def plain_chunks(
     chunks: Iterable[bytes], on_torn: Callable[[], None] = lambda: None, *, depth: int = 0
 ) -> Iterator[bytes]:
-    """Yield a log in any form as UTF-8 bytes: unpack gzip, transcode UTF-16, drop a BOM.
+    """Yield a log as UTF-8 bytes, unpacking gzip, transcoding UTF-16 and dropping any BOM.
 
     Ordinary UTF-8 chunks pass through unchanged, so byte offsets match the file. For `on_torn`, see `gunzip`.
     It is also called if gzip is nested more than `MOST_NESTED` deep, in which case the log is not read.

@@ -115,7 +115,7 @@ def lines_from(chunks: Iterable[bytes], first: int) -> Iterator[Line]:
 
 
 def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:
-    """Cut a long line to the cap, keeping its latest progress state if any, else its start. The flag says if it was cut."""
+    """Cut a long line to the cap, keeping its latest progress state or else its start. Also return whether it was cut."""
     start = raw.rfind(b"\r", 0, len(raw.rstrip(b"\r"))) + 1
     if start:
         raw = raw[start:]
@@ -123,7 +123,7 @@ def _capped(raw: bytes, cap: int) -> tuple[bytes, bool]:
 
 
 def read_amounts(read_bytes: int | None, size_bytes: int | None) -> tuple[str, str, str] | None:
-    """Return the amount read, the total and the unit, as in ``("120", "600", "MB")``, or None if one is unknown.
+    """Return the amount read, the total and the unit, as in ``("120", "600", "MB")``, or None if either is unknown.
 
     The amount read is rounded down and the total is rounded up, so they never look equal.
     """

@@ -1,4 +1,4 @@
-"""Regular expressions (stoker's own, compiled on first use, and a user's, which must not hang on any line), numbers, and host lists."""
+"""Regular expressions (stoker's are compiled on first use; a user's must not hang on any line), numbers, and host lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, cast
 class Lazy:
     """A pattern that is compiled on first use. The methods mirror those of `re.Pattern`.
 
-    Starting ``stoker diagnose`` uses only a few patterns. Compiling all hundred takes three times as long as
+    Starting ``stoker diagnose`` uses only a few patterns. Compiling all hundred of them takes three times as long as
     Python's own startup.
     """
 
@@ -56,7 +56,7 @@ MOST_DIGITS = 18
 
 
 def whole(digits: str) -> int:
-    """Convert digits from a log to an int. Past 18 digits, too many for a rank, pid or size, only the first 18 are used.
+    """Convert digits from a log to an int. Only the first 18 are used, enough for any rank, pid or size.
 
     `int` refuses more than 4300 digits (Python docs, "Integer string conversion length limitation").
     """
@@ -99,7 +99,7 @@ _RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:
-    """Expand SLURM's short form ``n[01-03,07],login1`` into names, in order, at most `most`. Other text stays unchanged.
+    """Expand SLURM's short form ``n[01-03,07],login1`` into up to `most` names, in order. Other text is returned as is.
 
     See "HOSTLIST EXPRESSIONS" in scontrol(1) and slurm.conf(5). Ranges keep their leading zeros.
     """

@@ -18,10 +18,10 @@ from supervisor.text.patterns import Lazy, whole
 
 
 class Origin(NamedTuple):
-    """The writer of a line, as far as its prefix or its file's path reveals. Unknown parts are None.
+    """The writer of a line, to the extent that its prefix or file path reveals it. Unknown parts are None.
 
-    `task` is a launcher's own number (``srun --label``, MPI), which is a rank if each task is a single process,
-    or a node if each task is a torchrun.
+    `task` is the number that the launcher (``srun --label``, MPI) assigned. It is a rank if each task is a single
+    process, or a node if each task is a torchrun.
     """
 
     rank: int | None = None
@@ -37,7 +37,7 @@ class Origin(NamedTuple):
         return other._replace(**known)
 
     def agrees(self, other: Origin) -> bool:
-        """Check whether both may be the same process, meaning that no rank, task or pid set in both differs."""
+        """Check whether both may be the same process, meaning that they agree on every rank, task or pid that both have."""
         numbers = (self.rank, self.local_rank, self.task, self.pid)
         others = (other.rank, other.local_rank, other.task, other.pid)
         pairs = zip(numbers, others, strict=True)
@@ -120,7 +120,7 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
     """Strip launcher prefixes from a line. Return its writer and the remaining text.
 
     Prefixes nest up to four deep (`0: node1: [rank3]: …`). `hosts` contains prefixes known to be host names in
-    this log (see `learn_hosts`). Without it, only names that look like nodes count.
+    this log (see `learn_hosts`). Without it, only words that look like node names count.
     """
     origin = NOWHERE
     rest = text
@@ -134,7 +134,7 @@ def split_prefix(text: str, hosts: Collection[str] = ()) -> tuple[Origin, str]:
 
 
 def _one(text: str, hosts: Collection[str], so_far: Origin) -> tuple[Origin | None, str]:
-    """Return the outermost prefix of a line, or None if there is none, and the text that follows."""
+    """Return the origin in a line's outermost prefix (None if there is no prefix) and the text that follows."""
     template = next((host for host in hosts if host[0] == "^"), None)
     if template is not None and so_far.local_rank is None and (match := re.match(template, text)):
         return _origin_in(match), text[match.end() :]
@@ -243,7 +243,7 @@ def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]
 
 
 def _template_pattern(form: str, roles: Mapping[int, str]) -> str:
-    """Return the pattern for `form`, a template with `#` for each number. A node's name is its number and the letters before: n1."""
+    """Return the pattern for `form`, a template with `#` for each number. A node's number keeps its preceding letters (n1)."""
     pattern = "^"
     for at, part in enumerate(re.split(r"([A-Za-z]*#)", form)):
         letters, number = re.escape(part.removesuffix("#")), r"\d{1,6}" if at % 2 else ""

@@ -4,8 +4,8 @@ All text from outside passes through this module before stoker writes or prints 
 copied log lines. The module asks three questions about a text:
 
 - Does it contain a recognizable token (``ghp_…``, a JWT, a private key, a password in a URL)? Such a token is always hidden.
-- Is there a name before a value? A clearly secret name (``password``, ``api_key``) hides any but a plain
-  value (a number, ``true``, a path, ``$VAR``). A possibly secret name (``key``, ``auth``) hides a value that looks random.
+- Is there a name before a value? A clearly secret name (``password``, ``api_key``) hides every value except plain
+  ones (a number, ``true``, a path, ``$VAR``). A possibly secret name (``key``, ``auth``) hides values that look random.
 - Does it contain the value of one of the run's own secret variables or arguments (`Redactor`)? It is always hidden.
 
 Secrets become `HIDDEN`. A second pass changes nothing. A 100-character line takes about 25 µs, so only copied text passes
@@ -133,7 +133,7 @@ _ODD = Lazy(r"[!@#$%^&*~+?]")
 
 
 def is_plain(value: str, *, digits_too: bool = True) -> bool:
-    """Check whether a value is not a secret, whatever its name: a number, a config word, a reference, a path."""
+    """Check whether a value cannot be a secret under any name: a number, a config word, a reference or a path."""
     return (
         not value
         or HIDDEN in value
@@ -150,7 +150,7 @@ def longest_segment(text: str) -> str:
 
 
 def is_random(text: str) -> bool:
-    """Check whether a text looks random, meaning that its longest segment is long and consists mostly of non-words."""
+    """Check whether text looks random, meaning that its longest segment is long and consists mostly of non-words."""
     longest = longest_segment(text)
     if len(longest) < 10 or longest.isdigit() or longest.isalpha():
         return len(longest) >= 20 and longest.isalpha() and not longest.islower() and wordless(longest) >= 0.5
@@ -158,12 +158,12 @@ def is_random(text: str) -> bool:
 
 
 def wordless(text: str) -> float:
-    """Return the fraction of a text that lies outside runs of three or more lowercase letters."""
+    """Return the fraction of the text that lies outside runs of three or more lowercase letters."""
     return len(_LETTERS.sub("", text)) / len(text)
 
 
 def looks_secret(value: str) -> bool:
-    """Check whether a value under an ambiguous name is a secret, because it is random or has a password's odd characters."""
+    """Check whether a value under an ambiguous name is a secret: it looks random or has odd characters like a password."""
     if len(value) < 8 or len(value.split()) != 1 or is_plain(value) or HEX.fullmatch(value):
         return False
     has_digit, has_letter = any(map(str.isdigit, value)), any(map(str.isalpha, value))
@@ -178,7 +178,7 @@ def _judged(name: str, value: str) -> tuple[Kind, list[str]]:
 
 
 def hides(name: str, value: str) -> bool:
-    """Check from its name whether a value set on purpose (a variable, a flag, a setting) is a secret."""
+    """Check whether an explicitly set value (a variable, flag or setting) is a secret, judging by its name."""
     kind, words = _judged(name, value)
     if kind is not Kind.LIKELY or looks_secret(value):
         return kind is not Kind.OPEN
@@ -188,7 +188,7 @@ def hides(name: str, value: str) -> bool:
 
 
 def hides_next(name: str, value: str, *, given: bool) -> bool:
-    """Check whether the word after a name is its secret value (``db.password V`` in yacs). `given` means on a command line."""
+    """Check whether the word after a name is its secret value (``db.password V`` in yacs). `given` is true on a command line."""
     kind, words = _judged(name, value)
     if kind is Kind.OPEN or value.startswith("-") or "=" in value.rstrip("=") or _PATH.fullmatch(name):
         return False
@@ -460,7 +460,7 @@ _OPERATOR = Lazy(rf"{_GAP}(?:\|\|?|&&?|;){_GAP}|;{_GAP}")
 
 
 def _commands(text: str, low: str) -> Iterator[Span]:
-    """Yield the secrets that a command takes by a short flag or by none. Skip numbers."""
+    """Yield the secrets passed to a command after a short flag or as a bare argument. Skip numbers."""
     tools = [*_TOOL.finditer(text)] if _TOOL.search(low) else []
     for tool, following in zip(tools, [*tools[1:], None], strict=False):
         words = text[tool.end() : None if following is None else following.start()]
@@ -512,7 +512,7 @@ def _without(text: str, spans: Sequence[Span]) -> str:
 
 
 def redact_text(text: str) -> str:
-    """Redact lines for display or a file. Color codes cannot shield a secret; both are removed."""
+    """Redact lines for display or a file. If they contain a secret, color codes are removed too, so they cannot shield it."""
     raw = text.replace(r"\x1b", "\x1b")  # the form before it was made printable
     if "\x1b" in raw:
         hidden = redact_text(bare := strip_escapes(raw))
@@ -575,7 +575,7 @@ NOT_TEXT: Final = _word_set(
 
 
 class Redactor:
-    """Also hides known secret values, taken from a run's own variables and arguments.
+    """A redactor that also hides known secret values, taken from a run's own variables and arguments.
 
     A value is hidden anywhere in the output if it has at least 6 characters and is not a plain word.
     """
@@ -615,7 +615,7 @@ class Redactor:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield the forms a secret may be printed in: plain, in a URL, in JSON. Empty if it is too common to search for."""
+    """Yield the forms in which a secret may be printed (plain, URL-quoted, JSON), or nothing if it is too common a string."""
     value = value.strip("\"'{}[]() ")
     user = _USER_AND.match(value)
     for known in (value, value[user.end() :]) if user else (value,):

@@ -62,7 +62,7 @@ def stamp_of(
     Args:
         text: the line.
         day_t: a time (UTC seconds) near the line's own, used for timestamps without a year or a day.
-        latest_t: when the line existed, `day_t` by default. A timestamp without a year is never later than this.
+        latest_t: a time by which the line existed (default: `day_t`). A timestamp without a year is never later than this.
         bare_clock: whether a time without a date counts.
     """
     head = text[:HEAD_CHARS]
@@ -92,7 +92,7 @@ def stamp_of(
 
 
 def whole_date(text: str, latest_t: float) -> float | None:
-    """Parse a timestamp that has a year. Return None if there is none. `latest_t` is when the line existed."""
+    """Parse a timestamp that has a year. Return None if there is none. `latest_t` is a time by which the line existed."""
     head = text[:HEAD_CHARS]
     try:
         return _dated(head, latest_t) if ":" in head else None
@@ -101,10 +101,10 @@ def whole_date(text: str, latest_t: float) -> float | None:
 
 
 class LineClock:
-    """Reads the timestamps of a log's lines in turn. One without a day is taken to be near the last one with a day.
+    """Reads the timestamps of a log's lines in turn. A time without a day is assumed to be near the last one with a day.
 
     Args:
-        latest_t: when the log was last written. Its day is used until a line gives another one.
+        latest_t: when the log was last written. It supplies the day until a line does.
     """
 
     def __init__(self, latest_t: float) -> None:
@@ -141,12 +141,12 @@ def day_of_path(path: str, latest_t: float) -> float | None:
 
 
 def is_rising(values: Sequence[float]) -> bool:
-    """Check whether at least nine in ten steps do not go backward, as in the timestamps of a single writer."""
+    """Check whether at least nine in ten steps do not go backward, as expected of the timestamps of a single writer."""
     return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)
 
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:
-    """Return the shift from a file's timestamps to wall time, in the zone its last change implies or else the local one."""
+    """Return the shift from a file's timestamps to wall time, using the zone implied by its last change or the local one."""
     quarters = round((written_t - last_stamp_t) / ZONE_S)
     shift = quarters * ZONE_S
     agrees = -quarters in ZONES and abs(written_t - last_stamp_t - shift) <= AGREE_S
@@ -162,8 +162,8 @@ def local_shift(t: float) -> float:
 class Span(NamedTuple):
     """When a log starts and ends by its own clock, in wall seconds.
 
-    `is_dated` means that its day is known from a full date, its path, or a last timestamp that agrees with its last change.
-    `is_copy` means that its last line's timestamp agrees with its last change in no time zone, so that change was a copy.
+    `is_dated` means that its day is known from a full date, its path, or a last timestamp that matches its last change.
+    `is_copy` means that its last timestamp does not match its last change in any time zone, so the file was copied.
     """
 
     began_t: float

@@ -1,6 +1,6 @@
 """Find Python tracebacks in lines of text: start and end, frames, and the user's own line (pure).
 
-The layout shows where a traceback ends (`end_below`), as no list of names covers every program's exceptions.
+The layout determines where a traceback ends (`end_below`), because no list of names covers every exception.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MOST_BETWEEN = 3
 
 
 def is_exception(text: str) -> bool:
-    """Check whether a line could end a traceback: a dotted name, alone or with a message, but no log level or step count."""
+    """Check whether a line could end a traceback: a dotted name, alone or with a message, but not a log level or step count."""
     match = _NAMED.match(text)
     if match is None:
         return False
@@ -69,7 +69,7 @@ class Frame(NamedTuple):
 def frames_above(
     lines: Sequence[str], speaker: Origin, hosts: Collection[str] = (), *, most_between: int | None = None
 ) -> tuple[tuple[Frame, ...], int | None]:
-    """Return the frames of the traceback that ends below `lines`, outermost first, and its header row (None if unseen).
+    """Return the frames of the traceback that ends below `lines`, outermost first, and its header row (None if not found).
 
     Args:
         lines: the lines above the traceback's last line.
@@ -163,7 +163,7 @@ def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> Traceback
 
 
 def _end_of_group(after: bytes, hosts: Collection[str]) -> TracebackEnd | None:
-    """Return the group's own line once the group is complete, or NO_END if the cause is in a member's traceback."""
+    """Return the exception line of the group itself once the group is complete, or NO_END if a member has the cause."""
     found = NO_END
     for below, start, stop, line in rows_of(after):
         text = split_prefix(line, hosts)[1].strip().removeprefix("| ")

@@ -44,7 +44,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 class Appearance:
     """Appearance settings. If `ascii` is true, only ASCII glyphs are used.
 
-    If `title` is true, the terminal title shows the run's state. `bell` and `notice` say how to announce its end.
+    If `title` is true, the terminal title shows the run's state. `bell` and `notice` say how to announce that it ended.
     """
 
     theme: ThemeName = ThemeName.DARK

@@ -108,7 +108,7 @@ def seconds(value_s: float | None) -> str:
 
 
 def about(say: Callable[[float | None], str]) -> Callable[[float | None], str]:
-    """Wrap the formatter `say` to prefix any value with a tilde: ``~105 ms`` was derived, not logged."""
+    """Wrap the formatter `say` to prefix any value with a tilde (``~105 ms``), for values that were derived, not logged."""
 
     def shown(value: float | None) -> str:
         text = say(value)

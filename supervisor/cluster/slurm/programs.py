@@ -24,7 +24,7 @@ class SlurmError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job as SLURM reports it now. `start` is an estimate while pending, `left` is time left, `nodes` are current or past."""
+    """A job as SLURM reports it now. `start` is an estimate while pending, `left` is time left, `nodes` may be past nodes."""
 
     job: str
     state: str

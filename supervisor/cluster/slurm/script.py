@@ -1,4 +1,4 @@
-"""Generate a job's batch script, the way a person would write it by hand.
+"""Generate a job's batch script, as if written by hand.
 
 Per sbatch(1) and srun(1), ``--signal=B:`` reaches only the batch shell, srun forwards USR1 and TERM to its tasks, and a
 shell runs its trap only after a foreground command exits. That is why srun runs in the background and the script waits.

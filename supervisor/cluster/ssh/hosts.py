@@ -27,7 +27,7 @@ class BadHosts(Exception):  # noqa: N818 - a state of affairs, as JobError's
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine. `target` is ``user@name`` or an ssh config alias. `processes` defaults to the job's own; `env` is per host."""
+    """A machine. `target` is ``user@name`` or an ssh alias. `processes` defaults to the job's setting; `env` is host-specific."""
 
     target: str
     processes: int | None = None
@@ -43,7 +43,7 @@ def hosts_in(text: str) -> tuple[Host, ...]:
     """Parse hosts given as ``a:4,me@b:4``.
 
     Raises:
-        BadHosts: the text is malformed; one line.
+        BadHosts: the text is malformed. The message is one line.
     """
     return _checked([_host(word, f"--hosts {text}") for word in text.split(",")], "--hosts")
 

@@ -81,10 +81,10 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class RankStack:
-    """A rank's stack, as lines. `source` is "py-spy", "faulthandler", "proc" or "none".
+    """A rank's stack trace, split into lines. `source` is "py-spy", "faulthandler", "proc" or "none".
 
-    `main_call` is the main thread's system call, numbered as in /proc. `for_ever` is true if the thread is waiting
-    there for a lock without a timeout, and None if that is unknown or there is no lock.
+    `main_call` is the number of the main thread's system call, from /proc. `for_ever` is true if that call is waiting
+    for a lock with no time limit, and None if that is unknown or there is no lock.
     """
 
     rank: int

@@ -5,7 +5,7 @@ faulthandler: ``Current thread 0x… (most recent call first):`` and ``  File "/
 
 The kind of wait is derived from the frames called by the thread's own line or, failing that, its system call. A silent attempt is
 stopped only if the late rank is waiting for something that will never come on its own. In a healthy job, a pause, a slow disk or
-server, or a subprocess can take long, so a rank in such a wait, or one not in the table, is reported but never stopped.
+server, or a subprocess can take a long time, so a rank in such a wait, or one not in the table, is reported but never stopped.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def whose(ranks: Sequence[int]) -> str:
 
 
 def where(what: str, line_at: str | None) -> str:
-    """Describe where a group is, such as ``in all_reduce at train.py:50``."""
+    """Describe where a group is, e.g. ``in all_reduce at train.py:50``."""
     return what if line_at is None else f"{what} at {line_at}"
 
 
@@ -141,7 +141,7 @@ CALL_NAMES: Final = MappingProxyType(
 
 
 class Kind(StrEnum):
-    """The kind of thing a rank is waiting for, which determines whether the wait can ever finish."""
+    """The kinds of things that a rank may be waiting for, which determine whether the wait can ever end."""
 
     PEERS = "peers"
     SLEEP = "sleep"
@@ -256,8 +256,8 @@ def kind_of_wait(
     Args:
         thread: the main thread.
         others: the process's other Python threads.
-        call: the main thread's system call, numbered as in /proc, or "running"; None if unknown.
-        for_ever: whether it is waiting for a lock without a timeout; None if unknown or there is no lock.
+        call: the number of the main thread's system call, from /proc, or "running"; None if unknown.
+        for_ever: whether it is waiting for a lock with no time limit; None if unknown or there is no lock.
     """
     called = called_frames(thread.frames)
     for frame in called:

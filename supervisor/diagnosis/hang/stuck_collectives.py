@@ -106,7 +106,7 @@ def stuck_collectives(dumps: Mapping[int, Mapping[str, Any]]) -> tuple[Collectiv
 
 
 def _kept_waiting(waiting: Sequence[_Group], words: Mapping[GroupKey, str]) -> list[Collective]:
-    """Return collectives whose missing ranks are not waiting for any other rank or did not finish an earlier one."""
+    """Return collectives whose missing ranks are not waiting for any other rank or did not finish an earlier collective."""
     unfinished = {rank for group in waiting for rank in group.unfinished}
     behind = {rank for group in waiting for rank in group.behind}
     at_fault = unfinished | {
@@ -252,7 +252,7 @@ def _status(
     """Return a rank's last called and last finished collective in each group, based on `pg_status`.
 
     `pg_status` uses the rank's own group numbers, which increase in creation order, as do the group names. A dump
-    of active work only has the numbers of groups being waited in. The rest are inferred from that order.
+    of active work has only the numbers of groups in which the rank is waiting. The rest are inferred from that order.
     """
     found = dump.get("pg_status")
     if not isinstance(found, dict):

@@ -37,9 +37,9 @@ LATEST_T: Final = 4070908800.0  # 2099: no stamp is later
 
 
 def when(text: str, day_t: float = SOME_DAY_T, *, bare_clock: bool = True) -> float | None:
-    """Return the time at the start of a line, as seconds in an unknown time zone, or None if there is none.
+    """Return the time at the start of a line in seconds (time zone unknown), or None if there is none.
 
-    Seconds are whole; order within a second is not used. SLURM prints a cancellation's time after the node name.
+    The time is truncated to whole seconds. In SLURM cancellation messages, it comes after the node name.
     """
     t = stamp_of(text, day_t, LATEST_T, bare_clock=bare_clock)
     if t is None and "CANCELLED AT " in text:
@@ -87,7 +87,7 @@ def bar_states(data: bytes) -> int:
 
 
 def _goes_on_untimed(training: Sequence[int], stamped: Sequence[int]) -> bool:
-    """Check whether far more steps follow training's last timestamp than usually fall between two timestamps."""
+    """Check whether far more steps follow the last timestamp in the training output than usually fall between two timestamps."""
     before = [row for row in stamped if training and row <= training[-1]]
     counts = [sum(1 for row in training if low < row <= high) for low, high in pairwise(before[-40:])]
     last = sum(1 for row in training if not before or row > before[-1])
@@ -103,7 +103,7 @@ class Silence(NamedTuple):
 
 
 def silence(lines: Sequence[str]) -> Silence | None:
-    """Return the last silence between two timestamped lines in the tail, or None if the timestamps do not permit it."""
+    """Return the longest silence after the last training line in the tail, or None if the timestamps do not show one."""
     stamps = _stamps(lines)
     if len(stamps) < 3:
         return None
@@ -124,7 +124,7 @@ def silence(lines: Sequence[str]) -> Silence | None:
 
 
 def _stamps(lines: Sequence[str]) -> list[tuple[int, float]]:
-    """Return timestamped rows, all from one clock. Dates win over bare clocks (and progress bars), which have no day."""
+    """Return timestamped rows, all from one clock. Full dates win over bare times (and progress bars), which have no day."""
     second = [[match.start() for match in _DATE.finditer(line[:200])][1:2] for line in lines]
     if sum(map(len, second)) >= DOUBLED_LINES:
         # A collector's time is when a line passed. The program's own time comes after it.
@@ -223,7 +223,7 @@ def is_evaluation(step: str) -> bool:
 
 
 def closes_training(scan: SourceScan) -> bool:
-    """Check whether the log closes with the end of training. If the counter is far below its total, "Done!" is not enough."""
+    """Check whether the last lines report the end of training. If the counter is far below its total, "Done!" is not enough."""
     step, words = _last_words(scan)
     counts = [(int(found[1]), int(found[2])) for found in _COUNT.finditer(step)]
     if any(count < NEAR_TOTAL * total for count, total in counts):
@@ -248,7 +248,7 @@ def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
 
 
 def _last_words(scan: SourceScan) -> tuple[str, list[str]]:
-    """Return training's last step and any later lines whose format does not occur earlier."""
+    """Return the last training step and any later lines in a format that does not occur earlier."""
     steps = [(number, text) for number, text in scan.tail_steps() if not is_evaluation(text)]
     if not steps:
         return "", []

@@ -53,11 +53,10 @@ class Hit(NamedTuple):
 class SourceScan(NamedTuple):
     """The scan of a log. `head` and `tail` are cleaned lines. `tail_line` is the line number at which the tail starts.
 
-    `lines` is the last line's number, and `first_line` the first's, in case the log is only part of a file. `drew_bars` is true
-    if
-    the kept lines contain a progress bar with a count, even one that was later erased. `steps` contains the line numbers of
-    training
-    output (`is_progress`) in the kept lines, computed once because many rules need them.
+    `lines` is the number of the last line, and `first_line` that of the first, in case the log is only part of a file.
+    `drew_bars` is true if the kept lines contain a progress bar with a count, even one that was later erased. `steps`
+    contains the line numbers of training output (`is_progress`) in the kept lines, computed once because many rules
+    need them.
     """
 
     path: str
@@ -220,7 +219,7 @@ _PROGRESS = Lazy(
 
 
 def is_progress(text: str) -> bool:
-    """Check whether a line is training output (step, epoch or bar), not from a scheduler, tracker or traceback."""
+    """Check whether a line is training output (step, epoch or bar), not a line from a scheduler, tracker or traceback."""
     if _PROGRESS.search(text.lower()) is None or "wandb: " in text[:40]:
         return False
     is_settings = (
@@ -230,7 +229,7 @@ def is_progress(text: str) -> bool:
 
 
 def went_on(after: Sequence[str], need: int = 3) -> bool:
-    """Check whether training output follows: at least `need` distinct lines, or progress bars that alternate for long."""
+    """Check whether training output follows: at least `need` distinct lines, or progress bars that keep alternating."""
     seen: set[str] = set()
     changes, last = 0, ""
     for line in after:
@@ -293,7 +292,7 @@ class Frames(NamedTuple):
     """The traceback above an exception line, outermost frame first.
 
     `spawn_rank` is torch.multiprocessing's process number, `announced` the rank a logger printed just above, and
-    `quoted_rank` that of a traceback quoted in a distributed checkpoint's report. If `logged`, the program logged it as
+    `quoted_rank` the rank of a traceback quoted in a distributed checkpoint's report. If `logged`, the program logged it as
     a notice or in a warning, or Python ignored it (`ignored`). If `in_passing`, a message could not be logged or a
     notebook callback failed. If `caught`, a logger printed it at some level, so the exception was caught.
     """

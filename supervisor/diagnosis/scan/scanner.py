@@ -161,7 +161,7 @@ class SourceScanner:
         return hits
 
     def _hits(self, text: bytes, matches: list[tuple[int, int]]) -> list[Hit]:
-        """Return each signature's first hits and, in a flood, the window's last few, to bound memory."""
+        """Return each signature's first hits and, if there are too many to keep, the window's last few. This bounds memory use."""
         hits: list[Hit] = []
         seen: set[tuple[int, int]] = set()
         left: dict[int, int] = {}
@@ -251,7 +251,7 @@ class SourceScanner:
         return hit
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
-        """Return the cleaned text of the line or, between carriage returns, the part that contains the match."""
+        """Return the cleaned line (if it has carriage returns, just the segment with the match), or None if not confirmed."""
         if b"\r" in raw:
             left = raw.rfind(b"\r", 0, max(end - 1, 0)) + 1
             right = raw.find(b"\r", end)

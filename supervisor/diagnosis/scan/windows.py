@@ -121,8 +121,8 @@ def match_window(find: Find, window: Window) -> Matched:
 def without_escapes(data: bytes) -> bytes:
     """Remove what `text.decode.clean` removes from a line, except tabs and carriage returns: escapes and invisible characters.
 
-    They can occur even within words, whether from a coloring logger, a copied web page or on purpose. What matters is the
-    text that a person sees.
+    They can occur even within words, whether put there by a coloring logger, by a copied web page or on purpose. What
+    matters is the text that the user sees.
     """
     # A file with a hole is full of NUL, for which `re` takes 20 times as long.
     if any(control in data for control in _COMMON_CONTROLS):
@@ -178,7 +178,7 @@ def in_turn(find: Find, windows: Iterable[Window]) -> Generator[Matched, None, N
 def match_windows(
     matcher: Matcher, windows: Iterable[Window], large: int = LARGE_LOG_BYTES
 ) -> Generator[Matched, None, None]:
-    """Match one window after another. Once a log turns out to be large, match as the matcher's `ahead` does."""
+    """Match windows one after another. Once a log turns out to be large, switch to the matcher's `ahead` function."""
     rest, seen = iter(windows), 0
     for window in rest:
         yield match_window(matcher.scan, window)
@@ -416,7 +416,7 @@ def _shapes(text: bytes) -> list[bytes]:
 
 
 def _looks(text: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield lines that have no prefix of their own, as (position, text before it, pattern of the next line)."""
+    """Yield (position, text before it, pattern of the next line) for lines that normally have no prefix of their own."""
     for start, following in _CONTINUED:
         at = -1
         for _ in range(MOST_LOOKS):

@@ -172,7 +172,7 @@ _MACHINES: Final = ("--num_machines", "--num_nodes", "--nnodes", "--hostfile", "
 class Launch:
     """How a command line starts its ranks, and the program it runs.
 
-    `launcher` is the innermost one; `ranks` is the whole job's rank count, or None if not given. `machines` is True if
+    `launcher` is the innermost one; `ranks` is the number of ranks in the job, or None if not given. `machines` is True if
     a launcher's flags list machines or ask for several. `args_at` is the index of the script's first argument.
     """
 

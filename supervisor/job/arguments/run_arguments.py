@@ -1,10 +1,10 @@
-"""Parses ``stoker run [flags] (SCRIPT | -m MODULE | -- CMD...) [args]`` into data.
+"""Parses ``stoker run [flags] (SCRIPT | -m MODULE | -- CMD...) [args]`` into a structured form.
 
 Flags for stoker and torchrun come before the script; everything after it is left untouched. With ``--config`` and
 no script, job-file keys are also accepted as flags.
 
-Two tables define the parser, the help and environment names (STOKER_<NAME>, PET_<NAME>). Job-file flags take help,
-type and choices from `setting_keys`. The torchrun table follows `torch/distributed/run.py` in torch 2.13.
+Two tables define the parser, the help and the environment variable names (STOKER_<NAME>, PET_<NAME>). Job-file flags
+take help, type and choices from `setting_keys`. The torchrun table follows `torch/distributed/run.py` in torch 2.13.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ _ENV: Final = "env."
 
 
 Source: TypeAlias = tuple[str | None, str]
-"""A value and its origin. None: the variable is removed."""
+"""A value and its origin. A value of None means that the variable is removed."""
 
 
 def row(key: str, sources: Sequence[Source]) -> dict[str, Any]:
-    """Return the value of a name, its origin and the overridden values, newest first. The last of `sources` is in effect."""
+    """Return a setting's value, its origin, and the values it overrides, latest first. The last of `sources` is in effect."""
     *beaten, (value, origin) = sources or [(None, NOT_SET)]
     overrode = [{"value": text, "origin": redact_text(where)} for text, where in reversed(beaten)]
     return {"key": key, "value": value, "origin": redact_text(origin), "overrode": overrode}
@@ -39,16 +39,17 @@ def row(key: str, sources: Sequence[Source]) -> dict[str, Any]:
 def explain(
     name: str, spec: JobSpec, env: Mapping[str, str], classes: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Explain a setting, by any of its names, or a variable of the job: its `row`, and what it means and takes.
+    """Explain a setting (by any of its names) or a job variable: its `row`, its meaning, and the values it takes.
 
     Args:
-        name: ``grace_s`` with or without its table, ``--grace``, ``STOKER_GRACE``, a key of the trainer or its alias, ``NCCL_DEBUG``, ``env.NCCL_DEBUG``.
+        name: ``grace_s`` with or without its table, ``--grace``, ``STOKER_GRACE``, a trainer key or its alias, ``NCCL_DEBUG``,
+            ``env.NCCL_DEBUG``.
         spec: the job.
         env: the environment of the launch.
         classes: the names of failure classes, for ``policy.<class>.<key>``.
 
     Raises:
-        JobError: the name is unknown. The message has the nearest name.
+        JobError: the name is unknown. The message suggests the nearest name.
     """
     key = _key_of(name)
     if (setting := setting_of(key, classes)) is not None:
@@ -92,7 +93,7 @@ def other_names(key: str) -> tuple[str, ...]:
 
 
 def variables(spec: JobSpec, env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the `row` of each variable that a launch changes for the job, in the order of `environment`."""
+    """Return the `row` of each variable that a launch of the job changes, in the order of `environment`."""
     names = {change.name: None for change in reversed(environment_layers(spec, base=env, wire={}))}
     return [row(name, _of_variable(name, spec, env)) for name in reversed(names)]
 

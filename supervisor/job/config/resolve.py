@@ -142,7 +142,7 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
 
 
 def _given(look: Resolver) -> Iterator[str]:
-    """Yield the command-line flags, as words, that no setting records. Omits one-start flags and switches that are off."""
+    """Yield, as words, the command-line flags that no setting records, except switches that are off and flags for one start."""
     noted = {origin for _, _, origin in look.origins}
     for key, value in dict(look.parsed.stoker).items():
         name = f"--{key.replace('_', '-')}"
@@ -287,7 +287,7 @@ def _default_name(kind: EntryKind, entry: str, job_file: ConfigFile | None) -> s
 
 
 def _launcher_flags(parsed: ParsedRun) -> tuple[str, ...]:
-    """Return, as ``--flag=value``, the torchrun flags that stoker does not own and JobSpec has no field for."""
+    """Return the torchrun flags that stoker does not own and that have no field in JobSpec, in the form ``--flag=value``."""
     fields = {"nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port"}
     flags = []
     for key, value in dict(parsed.torchrun).items():
@@ -378,7 +378,7 @@ def _with_trainer(spec: JobSpec, look: Resolver, world: int | None) -> JobSpec:
 
 
 def _trainer_values(look: Resolver) -> tuple[dict[str, Any], set[str]]:
-    """Return the trainer keys that were set, and which of them take their value from the job file."""
+    """Return the values of the trainer keys that were set, and the keys whose values come from the job file."""
     job = look.layers[0]
     values = dict(job.trainer)
     for key, value in values.items():

@@ -161,7 +161,7 @@ def _require_one_rank(spec: JobSpec, launch: Launch, flag: str) -> None:
 
 
 def _world(spec: JobSpec, look: Resolver, world: int | None, launch: Launch, gpus: int) -> int | None:
-    """Return the job's number of ranks, if known. A declared 1 is trusted unless the launcher contradicts it."""
+    """Return the number of ranks in the job, if known. A declared 1 is trusted unless the launcher contradicts it."""
     declared = launch.ranks in {None, 1} and look.is_given("run.nproc_per_node")
     if spec.entry_kind is not EntryKind.COMMAND or declared:
         return world
@@ -198,7 +198,7 @@ def _batch(
     spelt_out: bool,
     may_shrink: bool,
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """Work out the batch, if possible. Note contradictions, or raise them if the user gave the numbers.
+    """Work out the batch, if possible. Note a contradiction, or raise JobError if the user gave the numbers.
 
     If the user named the batch or lets it shrink (`may_shrink`), no accumulation setting means no accumulation.
     """
@@ -224,7 +224,7 @@ def _batch(
 
 
 def _without_smaller_global(knobs: Knobs, instead: str) -> Knobs:
-    """Replace the flag that a refusal suggests, which would not help here, with the remedy `instead`."""
+    """Replace the flag that a refusal suggests with the remedy `instead`, because the flag would not help here."""
     if not knobs.help.startswith(SMALLER_GLOBAL):
         return knobs
     why = knobs.refusal.replace(f" ({knobs.help})", f" ({instead})" if instead else "")
@@ -346,7 +346,7 @@ def trial_notes(trial: TrialSettings | None) -> tuple[str, ...]:
 
 
 def _steps(settings: Sequence[tuple[str, str]], program: str | None) -> tuple[str, str | None] | None:
-    """Return the setting that limits training steps: the framework's (value None if not given), or the only clear name."""
+    """Return the setting that limits training steps: the framework's (value None if not given) or the only clearly named one."""
     row = find_convention([name for name, _ in settings], program)
     named = STEP_NAMES if row is None or row.steps is None else frozenset((last_part(row.steps),))
     found = {

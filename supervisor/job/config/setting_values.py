@@ -97,7 +97,7 @@ class ConfigFile:
 class FileSettings:
     """One checked file: launch settings by dotted key, and other content.
 
-    `label` says which file it is: ``project``. `spelt`: keys with a different spelling.
+    `label` says which file it is, e.g. ``project``. `spelt` maps keys to their spelling in the file, if different.
     """
 
     label: str = ""
@@ -112,7 +112,7 @@ class FileSettings:
     spelt: Mapping[str, str] = field(default_factory=dict)
 
     def origin(self, key: str) -> str:
-        """Return which file sets a key, and the position there."""
+        """Return the name of the file that sets a key, and the key's position in the file."""
         return f"{self.label} {self.file.at(self.spelt.get(key, key))}"
 
 
@@ -134,7 +134,7 @@ def check_file(
         is_job: True for a job file, which may have trainer keys, or False for product settings, which may not.
 
     Raises:
-        JobError: an unknown key (the message has the nearest name and the line) or a value of the wrong type.
+        JobError: an unknown key (the message gives the nearest name and the line) or a value of the wrong type.
     """
     if file is None:
         return FileSettings(label)
@@ -298,7 +298,7 @@ def _own_override(
 
 @dataclass(slots=True)
 class Resolver:
-    """Looks up a setting in all layers and records every layer that sets it, and where.
+    """Looks up settings in all layers and records every layer that sets one, along with the location.
 
     In `origins`, a setting's last row is in effect. It overrides the earlier rows, which start at the lowest layer.
     """

@@ -101,7 +101,7 @@ def find_loader(args: Sequence[str]) -> LoaderKnobs:
 
 
 NCCL_DEFAULT_TIMEOUT_S: Final = 600.0
-"""NCCL's default timeout (torch/distributed/constants.py, 2.2+). gloo's is 1800 s. Shorter ones make no difference."""
+"""NCCL's default timeout (torch/distributed/constants.py, 2.2+). gloo's is 1800 s. Shorter timeouts make no difference."""
 
 
 def longer_than_usual(seconds: object) -> float | None:

@@ -62,9 +62,9 @@ class Why(StrEnum):
     """There is no loader, and the first dimension of the model's input equals a batch setting."""
     SECOND_DIMENSION = "second_dimension"
     BATCHES = "batches"
-    """Batches drawn between two optimizer steps."""
+    """The number of batches drawn between two optimizer steps."""
     BACKWARDS = "backwards"
-    """Backward passes between two optimizer steps."""
+    """The number of backward passes between two optimizer steps."""
     CALL_TEXT = "call_text"
     """The loader's call mentions the setting."""
     NAME_AND_VALUE = "name_and_value"
@@ -102,7 +102,7 @@ class Why(StrEnum):
 
 
 UNSEEN = frozenset({Why.NO_STEP, Why.TOO_FEW_STEPS})
-"""The reasons that apply while too few steps have shown the accumulation."""
+"""The reasons that apply until enough steps have shown the accumulation."""
 
 
 DERIVED, NONE = "derived", "none"
@@ -111,9 +111,9 @@ DERIVED, NONE = "derived", "none"
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The answer to one question, and its certainty. `candidates`: settings to ask about, likeliest first.
+    """The answer to a question and how certain it is. `candidates` are the settings to ask about, likeliest first.
 
-    `number`: a micro-batch or an accumulation. `setting`: what sets the number, and `scope`, what this setting counts.
+    `number` is a micro-batch or an accumulation, `setting` is what sets it, and `scope` is what that setting counts.
     """
 
     certainty: Certainty
@@ -131,13 +131,13 @@ class MeasuredBatch:
     Attributes:
         micro: samples in one forward and backward pass on a rank.
         accumulated: forward and backward passes per optimizer step.
-        set_by: the setting of the micro-batch.
-        accumulated_by: the setting of the accumulation. It counts the passes of one rank or of all ranks.
-        world_size: ranks.
+        set_by: the setting that controls the micro-batch.
+        accumulated_by: the setting that controls accumulation. It counts the passes of one rank or of all ranks.
+        world_size: the number of ranks.
         sequence_length: tokens per sample if the model's input is token ids, or None if that is uncertain.
-        counts_accumulation: `set_by` is the total of an optimizer step, so the accumulation gives the micro-batch.
-        has_loaded: a checkpoint or a pretrained model was loaded.
-        loader_at: ``file:line`` of the training loader's call.
+        counts_accumulation: whether `set_by` is the total for an optimizer step, which accumulation splits.
+        has_loaded: whether a checkpoint or a pretrained model was loaded.
+        loader_at: ``file:line`` of the call that creates the training loader.
     """
 
     micro: Derivation
@@ -152,7 +152,7 @@ class MeasuredBatch:
 
     @property
     def accumulation_setting(self) -> str | None:
-        """The name of the setting of the accumulation, `DERIVED`, `NONE`, or None if unknown."""
+        """The name of the accumulation setting, `DERIVED`, `NONE`, or None if unknown."""
         by = self.accumulated_by
         if by.setting is not None:
             return by.setting.name
@@ -246,7 +246,7 @@ def measured_batch(
 
 
 def _agreed(of_ranks: Sequence[Derivation]) -> Derivation:
-    """Return the first rank's answer, or refuse if two ranks have different numbers. A rank that has no number is only behind."""
+    """Return the first rank's answer, or refuse if two ranks have different numbers. A rank with no number yet is just behind."""
     first = of_ranks[0]
     if any(rank.number not in {first.number, None} for rank in of_ranks):
         return _refused(Why.RANKS_DIFFER)
@@ -259,7 +259,7 @@ def _cut(settings: Sequence[Setting], uncut: int | None) -> list[Setting]:
 
 
 def first_steps(facts: Facts, *, accumulates: bool) -> tuple[int | None, int | None, int | None]:
-    """Return the micro-batch, the latest complete step's passes, and the passes `STEPS_THAT_AGREE` steps agree on.
+    """Return the micro-batch, the passes in the latest complete step, and the passes that `STEPS_THAT_AGREE` steps share.
 
     Each is None if unknown. `accumulates` means that an earlier attempt's backward passes proved to be accumulation.
     """
@@ -290,7 +290,7 @@ def _refused(why: Why) -> Derivation:
 
 
 def _open(why: Why, candidates: Sequence[Setting]) -> Derivation:
-    """Leave it to a question if there are candidates; otherwise, refuse."""
+    """Leave the question for the user if there are candidates. Otherwise, refuse to answer it."""
     return _asked(why, candidates) if candidates else _refused(why)
 
 
@@ -323,7 +323,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> Derivation:
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> Derivation:
     """Infer the micro-batch from a batch setting that equals an input's first dimension (second, if the first is time).
 
-    Without a loader, uses the last forward's first input before a backward; single-sample rollouts may precede it.
+    Without a loader, use the first input of the last forward before a backward. Single-sample rollouts may precede it.
     """
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
     sizes = {setting.number for setting in named}
@@ -456,7 +456,7 @@ def _named_batch(numbers: _Numbers, settings: Sequence[Setting], named: Knobs) -
 def _named_accumulation(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs, why: Why
 ) -> Derivation | None:
-    """Return the setting the user named for accumulation. Its own value counts until enough steps show it (see `why`)."""
+    """Return the setting the user named for accumulation. Its own value counts until enough steps have been seen (see `why`)."""
     mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
     if not mine or (numbers.times is None and (why not in UNSEEN or mine[0].number is None)):
         return None
@@ -502,7 +502,7 @@ def _may_be_batch(setting: Setting) -> bool:
 def _accumulation_setting(
     numbers: _Numbers, settings: Sequence[Setting], batch: Setting | None
 ) -> Derivation:
-    """Return the setting of the accumulation, or that a total implies it, or that none is needed."""
+    """Return the accumulation setting, or report that a total implies the accumulation or that none is needed."""
     named = [s for s in settings if is_accumulation(s.name) and s is not batch]
     if numbers.times is None:
         return _asked(Why.BY_NAME, named) if named else _refused(Why.NO_STEP)
@@ -515,7 +515,7 @@ def _accumulation_setting(
 
 
 def _without_accumulation(numbers: _Numbers, others: Sequence[Setting]) -> Derivation:
-    """Return the result if no setting is named for accumulation: a total implying it, another setting with its value, or none."""
+    """Return the result when no setting is named for accumulation: a total that implies it, a setting with its value, or none."""
     several = numbers.times != 1
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):

@@ -27,7 +27,7 @@ class MeasuredSettings:
         counts_accumulation: whether `setting` is the total for an optimizer step.
         accumulation: the setting for accumulation: a name, `DERIVED`, `NONE`, or None if unknown.
         accumulation_counts_ranks: whether `accumulation` counts the passes on all ranks.
-        total: for derived accumulation, the fixed setting and its value, else `setting` if it covers a rank's step.
+        total: if accumulation is derived, the fixed setting and its value, else `setting` if it covers a rank's step.
         refusal: why the batch cannot be changed; `help` says what would allow it. Empty if it can be changed.
         asks: the question for the user; `answers` has the result of each possible answer.
         micro, passes, ranks: the parts of the batch that are known.
@@ -99,7 +99,7 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
 
 
 def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
-    """If a rank's loop splits its batch, treat that batch as the rank's whole step. Leave others unchanged."""
+    """If a rank's loop splits its batch, treat that batch as the rank's whole step. Otherwise, change nothing."""
     if not seen.counts_accumulation or seen.scope is not KnobScope.PER_RANK or seen.batch is None:
         return seen
     alone = replace(seen.batch, world_size=1, ranks_known=False)

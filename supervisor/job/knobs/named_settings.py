@@ -42,7 +42,7 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A numeric command-line setting named like batch or accumulation. `scope` is what a batch counts, None for accumulation."""
+    """A numeric command-line setting named for a batch or accumulation. `scope` is what a batch counts, else None."""
 
     name: str
     scope: KnobScope | None
@@ -131,7 +131,7 @@ def _candidates(own: Sequence[str]) -> list[Candidate]:
 def _declared(
     batch: str, given: Knobs, found: Sequence[Candidate], args: Sequence[str], where: Mapping[str, Scalar]
 ) -> Knobs:
-    """Return the user's settings, plus the scope that the name implies and the only accumulation or total given."""
+    """Return the user's settings, adding the scope that the name implies and the accumulation or total, if unambiguous."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = scope_by_name(batch) or scope
@@ -229,7 +229,7 @@ def _one(
 
 
 def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) -> None:
-    """Refuse settings that tie the training to the micro-batch, or another source that may also set its number."""
+    """Refuse to plan if settings tie the training to the micro-batch or if another source may also set the micro-batch."""
     if why := _unsafe(own, row):
         raise NoPlanError(why, "", micro.name)
     for setting in settings_of(own):
@@ -248,7 +248,7 @@ def _require_safe(own: Sequence[str], row: Convention | None, micro: Candidate) 
 def _pair(
     row: Convention | None, given: Knobs, world: int | None, micro: Candidate, steps: FoundNumber, name: str
 ) -> Knobs:
-    """Return the batch and accumulation knobs as two factors. If accumulation splits a total, only its `name` is changed."""
+    """Return the batch and accumulation knobs as two factors. If accumulation splits a total, only `name` is changed."""
     scope = given.batch_scope
     if scope is KnobScope.UNKNOWN:
         scope = micro.scope or scope

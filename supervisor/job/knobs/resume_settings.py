@@ -1,4 +1,4 @@
-"""Finds how a script resumes and where it writes checkpoints, from its command line, loads or the user's answer.
+"""Finds how a script resumes and where it writes checkpoints: from its command line, what it loads, or the user's answer.
 
 `sources.checkpoint_layouts` finds the checkpoint to pass on. A load that never happened cannot be measured,
 so a way to resume is *measured* only if the script loaded or searched for a checkpoint. A setting whose name
@@ -94,7 +94,7 @@ def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
 
 
 def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
-    """Return `knobs` with the resume setting on the command line: a word for the newest checkpoint, or else a path."""
+    """Return `knobs` with the resume setting from the command line: a word that means the newest checkpoint, or else a path."""
     for setting in settings:
         is_newest = setting.value is None or setting.value.lower() in _NEWEST
         if is_newest and "_".join(words_of(setting.name)) in _RESUME_NAMES:
@@ -299,7 +299,7 @@ def is_declared(knobs: Knobs) -> bool:
 
 
 def with_answered_resume(knobs: Knobs, answer: str) -> Knobs:
-    """Return `knobs` with the user's answer: `BY_ITSELF`, `NEVER`, or a setting in `--resume-knob` format."""
+    """Return `knobs` with the user's answer applied: `BY_ITSELF`, `NEVER`, or a setting in `--resume-knob` format."""
     return _with_way(knobs, answer, _ANSWERED) if answer else knobs
 
 
@@ -317,7 +317,7 @@ def _with_way(knobs: Knobs, way: str, why: str) -> Knobs:
 def resume_seen(
     facts: Facts, checkpoint: str, *, real: Callable[[str], str] = posixpath.normpath
 ) -> bool | None:
-    """Check whether an attempt loaded (part of) this checkpoint before its first step. None if not known yet.
+    """Check whether an attempt loaded all or part of this checkpoint before its first step. None if not known yet.
 
     `real` resolves links in a path, if the caller may access the disk.
     """

@@ -74,7 +74,7 @@ def _of_rank(
     *,
     is_counted: bool,
 ) -> BatchSpec:
-    """Return the batch from a rank's micro-batch and accumulation or a total. `is_counted`: the user gave the total's unit."""
+    """Return the batch from a rank's micro-batch and accumulation or a total. `is_counted`: whether the total's unit is given."""
     total = asked or number_of(args, knobs.global_batch, where, knobs, "total")
     is_derived = knobs.global_batch is not None and knobs.accumulation is None
     if is_derived and asked is None and (total is None or not is_counted):
@@ -92,7 +92,7 @@ def _passes(args: Sequence[str], knobs: Knobs, where: Mapping[str, Scalar], aske
 
 
 def _rank_passes(knobs: Knobs, passes: int, world: int | None) -> int:
-    """Return one rank's share of the accumulation, or all of it while the number of ranks is unknown."""
+    """Return one rank's share of the accumulation, or all of it if the number of ranks is unknown."""
     if knobs.counts is not AccumulationCounts.ALL_RANKS or world is None:
         return passes
     why = f"{knobs.accumulation} {passes} counts all ranks and does not divide by {world} of them"
@@ -119,8 +119,8 @@ def batch_values(
 ) -> tuple[tuple[str, str], ...]:
     """Return the (knob, value) pairs that set `batch`.
 
-    Without an accumulation flag, the only possible change is one that keeps the accumulation of `before`. The
-    user has then accepted a smaller global batch.
+    Without an accumulation flag, the only possible change is one that keeps the accumulation of `before`. This
+    means that the user has accepted a smaller global batch.
 
     Raises:
         JobError: the requested batch cannot be set because the knobs or their scope are unknown.
@@ -171,7 +171,7 @@ def divided_flag(knobs: Knobs, batch: BatchSpec | None, *, local_world_size: int
 
 
 def why_size_unknown(knobs: Knobs) -> tuple[str, str]:
-    """Return which number is missing and how to supply it when only the names are known."""
+    """When only the names are known, return which number is missing and how to supply it."""
     for what, name in (("micro", knobs.batch), ("accumulation", knobs.accumulation)):
         number = knobs.number(what)
         if name is not None and (number is None or number.value is None):

@@ -83,7 +83,7 @@ class BatchName(IntEnum):
 
     NONE = 0
     ODD = 1
-    """The name combines a batch word with words of the script's own (`norm_batch`, `replay_batch_size`)."""
+    """The name combines a batch word with the script's own words (`norm_batch`, `replay_batch_size`)."""
     BARE = 2
     TRAIN = 3
     ONE_RANK = 4
@@ -181,7 +181,7 @@ def says_resume(name: str) -> bool:
 def attributes_in(expression: str) -> frozenset[str]:
     """Return the attribute names in an expression, such as batch_size in ``args.batch_size // world``.
 
-    Skips bare names, local to the loader's helper, and attributes of `self`, which may come from anywhere.
+    Skips bare names, which are local to the loader's helper, and attributes of `self`, which may come from anywhere.
     """
     found = re.findall(r"\b([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)", expression)
     return frozenset(
@@ -192,7 +192,7 @@ def attributes_in(expression: str) -> frozenset[str]:
 
 
 def is_path_in(name: str, expression: str) -> bool:
-    """Check whether `expression` contains the whole path, such as ``TRAIN.BATCH`` in ``cfg.TRAIN.BATCH // world``."""
+    """Check whether `expression` contains `name` as a complete path, e.g. ``TRAIN.BATCH`` in ``cfg.TRAIN.BATCH // world``."""
     return re.search(rf"\.{re.escape(plain(name))}\b", plain(expression)) is not None
 
 

@@ -50,7 +50,7 @@ class Setting:
 
     @property
     def is_input(self) -> bool:
-        """Whether the user can set it. Numbers computed by DeepSpeed and variables that no word sets are not inputs."""
+        """Whether the user can set it. Numbers computed by DeepSpeed and variables without a command-line word are not inputs."""
         return self.by != "deepspeed" and (self.by != "main" or bool(self.words))
 
     @property
@@ -170,12 +170,12 @@ class Rank:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The most common input shape of the training's forward passes."""
+        """The most common input shape in training forward passes."""
         return self.forwards.most_common(1)[0][0] if self.forwards else ()
 
     @property
     def loader(self) -> Loader | None:
-        """The loader whose batches precede the training's forward passes, or None if it ran out of batches long ago."""
+        """The loader whose batches precede the training forward passes, or None if it ran out of batches long ago."""
         feeding = max(self.loaders.values(), key=lambda loader: loader.forwards, default=None)
         if feeding is None or 2 * feeding.forwards < self.forwards.total():
             return None

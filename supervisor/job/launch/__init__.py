@@ -1,1 +1,1 @@
-"""Plans a launch as plain data, what changes in the next launch, and the guided start of a job."""
+"""Plans launches as plain data, along with the changes for the next launch and the guided start of a job."""

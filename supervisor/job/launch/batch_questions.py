@@ -55,7 +55,7 @@ def asked_settings(
 ) -> MeasuredSettings:
     """Return an attempt's measured settings, with the result of each answer to the first open question.
 
-    `found` is the batch without answers, if known. `answered` has questions with a tried answer, not asked again.
+    `found` is the batch without answers, if known. Questions in `answered` are not asked again, because an answer was tried.
     """
     found = found or derive(named)
     seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
@@ -91,7 +91,7 @@ def question_of(
     Args:
         job: the job as it was started.
         seen: the settings with the answers so far.
-        wrong: answers that led to an attempt with a batch other than planned.
+        wrong: answers that led to an attempt with a different batch than planned.
         script: the hash of the job's script.
     """
     if seen.asks is None:
@@ -107,7 +107,7 @@ def question_of(
 
 
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
-    """Return what a restart after OOM would change with this answer, maybe the global batch, or why nothing would change."""
+    """Return what a restart after OOM would change with this answer (maybe the global batch), or why nothing would change."""
     change, why = None, ""
     if is_wrong:
         why = "a restart with it had another batch than planned"
@@ -127,7 +127,7 @@ def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
 
 
 def to_try(seen: MeasuredSettings, wrong: Collection[str]) -> str | None:
-    """Return the answer that a restart may try before asking the user, or None. It is the likeliest answer whose name fits."""
+    """Return the likeliest answer whose name fits, which a restart may try before asking the user, or None."""
     if len(wrong) >= MOST_TRIALS or seen.asks in {None, Unread.SCOPE}:
         return None
     names = (one.value for one in seen.answers if one.value != IN_CODE and one.value not in wrong)

@@ -35,7 +35,7 @@ DEBUG_DISTRIBUTED: Final[Mapping[str, str]] = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
-"""Variables that show how ranks connect and collectives wait: NCCL log, DDP checks, flight recorder (own tutorial).
+"""Variables that show how ranks connect and collectives wait: NCCL log, DDP checks, flight recorder (see its own tutorial).
 
 See https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
 """
@@ -60,7 +60,7 @@ INSTRUMENT: Final = str(Path(__file__).parents[2] / "instrument" / "on_path")
 
 
 NOT_MEASURED: Final = ("STOKER_INSTRUMENT", "0")
-"""The variable, with its value, that turns off measuring in a process."""
+"""The variable and the value that turn off measuring in a process."""
 UNREACHED: Final = (
     "is set inside the job's processes, and --no-instrument or STOKER_INSTRUMENT=0 keeps stoker out of them"
 )
@@ -74,7 +74,7 @@ def environment(
     wire: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> tuple[EnvChange, ...]:
-    """Return a launch's changes to environment `base`, in display order. A variable's last in `environment_layers` wins."""
+    """Return a launch's changes to the environment `base`, in display order. If a variable has several, the last layer wins."""
     changes: dict[str, EnvChange] = {}
     for change in environment_layers(spec, base=base, wire=wire, extra=extra):
         changes.pop(change.name, None)
@@ -182,7 +182,7 @@ def is_measured(spec: JobSpec, env: Mapping[str, str]) -> bool:
 
 
 def refuse_unreached(spec: JobSpec, env: Mapping[str, str]) -> JobSpec:
-    """Refuse batch changes if a file's key sets the batch and the job's processes (environment `env`) are not measured.
+    """Refuse batch changes if the batch is set by a key in a file and the job's processes (with `env`) are not measured.
 
     Raises:
         JobError: the key would have to be set from the first launch on.

@@ -122,7 +122,7 @@ class Around:
 class Found:
     """What is known about the script before it runs. `lines` are (label, text) pairs. For `resume`, see `ResumePlan.how`.
 
-    Whatever is unknown about its batch is measured once it runs, and the user is asked only then.
+    Whatever is unknown about the batch is measured once the script runs, and only then is the user asked.
     """
 
     lines: tuple[tuple[str, str], ...]
@@ -370,7 +370,7 @@ def _toml(value: Setting) -> str:
 
 
 def command_of(choices: Choices, around: Around) -> str:
-    """Return the command that starts the job; for several machines, one to run on each, or a SLURM command for all of them."""
+    """Return the command that starts the job: on this machine, on each of several machines, or on all of them through SLURM."""
     start = f"stoker run --config {shlex.quote(choices.file)}"
     if not choices.several:
         return start

@@ -1,7 +1,7 @@
 """Determines how a job changes after it runs out of memory.
 
-Dry run, start checks and restart share this arithmetic: `choose_smaller` picks the next micro-batch,
-`batch_values` its settings. Without memory figures, as here, it is the largest that divides the current one.
+Dry run, start checks and restart share this arithmetic: `choose_smaller` picks the next micro-batch, and
+`batch_values` its settings. Without memory figures, as here, the largest smaller divisor of the current one is used.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class KnobChange:
 
 @dataclass(frozen=True, slots=True)
 class ResumePlan:
-    """How a restart resumes: ``flag`` (a setting), ``self`` (the script does), ``none`` (it cannot) or ``unknown``.
+    """How a restart resumes: ``flag`` (a setting), ``self`` (by the script itself), ``none`` (not at all) or ``unknown``.
 
-    For ``flag``, a `value` of None is the newest checkpoint's path, once known. `source` says where this comes from.
+    For ``flag``, a `value` of None stands for the newest checkpoint's path, once known. `source` says how this was determined.
     """
 
     how: str
@@ -53,9 +53,9 @@ class ResumePlan:
 
 @dataclass(frozen=True, slots=True)
 class OomPlan:
-    """The changes at the first out-of-memory failure and at later ones, or `why` there are none, and what would `help`.
+    """The changes after the first out-of-memory failure and after later ones, or `why` there are none and what would `help`.
 
-    `smaller_global`: allowed by the user, and the only way.
+    `smaller_global` means that a smaller global batch is allowed by the user and is the only option.
     """
 
     resume: ResumePlan
@@ -122,7 +122,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan:
 
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
-    """Return the declarations, as typed, that a restart after OOM still needs. Empty if the job would restart anyway."""
+    """Return the command-line declarations that a restart after OOM still needs. Empty if the job would restart anyway."""
     plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
     if not plan.changes:
@@ -209,7 +209,7 @@ def _shown(name: str) -> str:
 
 
 def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
-    """Return options for measuring inside a container started after ``--``. Empty if there is none or nothing is measured."""
+    """Return options for measuring inside a container started after ``--``. Empty if there is none or measuring is off."""
     own = {change.name: change.value or "" for change in plan.env}
     variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
     if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:
@@ -253,7 +253,7 @@ def _batch(spec: JobSpec) -> dict[str, Any]:
 
 
 def world_size(spec: JobSpec) -> int | None:
-    """Return the number of ranks in the whole job, or None if unknown."""
+    """Return the total number of ranks in the job, or None if unknown."""
     if spec.batch is not None and spec.batch.ranks_known:
         return spec.batch.world_size
     return spec.world_size or None

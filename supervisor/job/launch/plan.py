@@ -31,7 +31,7 @@ _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopy:
-    """A modified checkpoint copy to resume from: hard links, except a state whose `field` is `after` instead of `before`."""
+    """A modified copy of a checkpoint to resume from: hard links, except for a state whose `field` is `after`, not `before`."""
 
     source: str
     target: str
@@ -46,8 +46,8 @@ class LaunchPlan:
 
     `env` includes `wire_env` (STOKER_RUN_DIR, ...). `supervised_as` is "torchrun" for torchrun ranks with a --log-dir
     tree, or "command" if the child's stdout and stderr are the only logs. `notes` say what was replaced in the user's
-    command, and why. `port` is the plan's port here, if known (`port_named`: the user chose it). `copy`, a modified
-    checkpoint of step `resume_at`, must exist before launch. `applied` has the values set inside ranks.
+    command, and why. `port` is the plan's port on this machine, if known (`port_named`: chosen by the user). `copy`, a
+    modified checkpoint of step `resume_at`, must exist before launch. `applied` has the values set inside the ranks.
     """
 
     attempt: int
@@ -69,7 +69,7 @@ class LaunchPlan:
 
 
 def wants_port(spec: JobSpec) -> bool:
-    """Check whether the caller must pass a free port to `build_plan`: one machine, torchrun, no port named."""
+    """Check whether the caller must pass a free port to `build_plan`: torchrun on a single machine, with no port named."""
     return (
         spec.entry_kind is not EntryKind.COMMAND
         and not spec.several_nodes
@@ -108,13 +108,13 @@ def build_plan(
         port: a free port, if `wants_port`. Without one, torchrun picks its own (--standalone).
         trainer_main: the absolute path of the bundled trainer's ``__main__.py`` (EntryKind.TRAINER).
         batch: this attempt's batch, if it differs from the job's.
-        env: variables added by policy or the user, over all attempts so far.
+        env: variables added by the policy or the user, over all attempts so far.
         set_args: (flag, value) pairs added the same way. An empty value means a bare switch.
         resume: whether to resume; None means from attempt 2 on. Pass False to start from scratch, or as long as a job
             that names its own initial checkpoint has not committed anything.
         node_dir: this node's folder in a run directory shared by several nodes.
         rank: a measured rank process. Settings that this launch's words cannot reach are changed inside the new ranks.
-        confirm: whether this attempt's saves wait until it is seen to train as planned.
+        confirm: whether this attempt's saves wait until the attempt is seen to be training as planned.
 
     Raises:
         JobError: the batch must change but its knobs are unknown.
@@ -249,7 +249,7 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
 def _resume(
     spec: JobSpec, chosen: Mapping[str, str], attempt: int, resume: bool | None
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """Return what this attempt resumes from and the settings for that. `chosen` has those set by policy or the user."""
+    """Return what this attempt resumes from and the settings for that. `chosen` has settings chosen by the policy or the user."""
     knobs = spec.knobs
     by_step = chosen.get(knobs.resume_step or "")
     if by_step is not None:
@@ -339,7 +339,7 @@ def endpoint_of(job: JobSpec) -> tuple[str, int | None]:
 
 
 def endpoint_named(job: JobSpec) -> str:
-    """Return the value of ``--rdzv-endpoint`` as given, or an empty string if it was not."""
+    """Return the value of ``--rdzv-endpoint`` as given, or an empty string if the flag was not given."""
     return next(
         (flag.removeprefix(_ENDPOINT) for flag in job.torchrun_flags if flag.startswith(_ENDPOINT)), ""
     ).strip()
@@ -407,9 +407,9 @@ def real_command_of(job: JobSpec) -> str | None:
 
 
 def command_of(job: JobSpec, more: Sequence[str] = ()) -> str | None:
-    """Return ``stoker run --nproc-per-node 2 train.py --lr 3e-4`` to start the job again, or None if no such command did.
+    """Return the command that starts the job again, e.g. ``stoker run train.py --lr 3e-4``, or None if none started it.
 
-    `more` flags are added, file and environment settings are read again, and secrets stay hidden, as recorded.
+    The flags in `more` are added, file and environment settings are read again, and secrets stay hidden, as recorded.
     """
     words = ["stoker", "run", *more]
     if job.config_path is not None:

@@ -1,4 +1,4 @@
-"""Threads alongside the keeper's loop: one task at a time, polled, or a task whose caller waits for it."""
+"""Threads that run alongside the keeper's loop: one task at a time, which is polled, or a task whose caller waits for it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Background(Generic[Result]):
             self._thread.start()
 
     def poll(self, wait_s: float = 0.0) -> Result | None:
-        """Return the result once, or None if it is not available within `wait_s` or the task failed."""
+        """Return the result, but only once. Return None if it is not available within `wait_s` or the task failed."""
         if self._thread is None:
             return None
         if wait_s > 0:

@@ -1,4 +1,4 @@
-"""Reads the signals and requests that people and schedulers send to a keeper, and answers them.
+"""Reads the signals and requests that users and schedulers send to a keeper, and answers them.
 
 Signal handlers only queue a number, and requests are files. Only the keeper's single thread reads both and acts on them.
 Every request is answered by an event.
@@ -130,7 +130,7 @@ class ControlInput:
         """Carry out a request. Return a task if the work takes a while.
 
         Raises:
-            Refused: the request is stale or not valid in this condition.
+            Refused: the request is stale or not valid in the current state.
         """
         state = self._ledger.state
         require(request.if_attempt in {None, state.attempt.number if state.attempt else 0}, "stale")

@@ -1,8 +1,8 @@
 """Injectable time: monotonic seconds for deadlines, wall-clock seconds for display and for aligning nodes.
 
-The wall clock can be set during a run: by NTP after boot, by a person, or after a virtual machine was suspended. The keeper
+The wall clock can be set during a run: by NTP after boot, by a user, or after a virtual machine was suspended. The keeper
 reads it once at startup and then advances it with a clock that is never set, so durations in the journal are exact and never
-negative. A difference is journaled as an event of its own, and views subtract it from the ages they display.
+negative. A difference is journaled as a separate event, and views subtract it from the ages they display.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from supervisor.run import events as ev
 
 SET_S = 1.0
-"""NTP slews offsets below 0.128 s and steps larger ones (ntpd's step threshold). A whole second is no rounding error."""
+"""NTP slews offsets below 0.128 s and steps larger ones (ntpd's step threshold). A full second is never a rounding error."""
 LATER_S = 60.0
-"""Clocks of machines that share a folder mostly agree to within this. A time further ahead is from before the clock was set back."""
+"""How closely machines that share a folder usually agree on time. A time further ahead predates a clock being set back."""
 
 
 class Clock:
@@ -61,7 +61,7 @@ class ClockWatch:
 def of_others(t: float, clock: Clock, t_mono: float | None = None) -> float:
     """Convert another process's wall time on this machine to the keeper's clock.
 
-    `t_mono`, if known, is CLOCK_MONOTONIC at the same moment, which is right even if the wall clock was set in
+    `t_mono`, if known, is CLOCK_MONOTONIC at the same moment, which is correct even if the wall clock was set in
     between. If the clock was never set, the two must agree; if they don't, the time comes from another machine
     or namespace and `t_mono` is ignored.
     """

@@ -33,8 +33,8 @@ MOST_WAITING = 10_000
 progress and phases are merged into the last waiting event of their kind.
 """
 APART_S = ((16 << 20, 1.0), (48 << 20, 10.0), (1 << 62, 60.0))
-"""Seconds between journaled reports of a repeating event, up to a journal size. Progress adds 20 MB on the first day (250 bytes a
-second; 86 MB at worst, with 32 minima each), 2 MB a day for the next two weeks, then 0.4 MB a day. So do phases and checkpoints.
+"""Seconds between journaled reports of a repeating event, by maximum journal size. Progress adds 20 MB on the first day (250 bytes a second;
+86 MB at worst, with 32 minima each), 2 MB a day for the next two weeks, then 0.4 MB a day. Phases and checkpoints add as much.
 """
 LEAST_SNAPSHOT_BYTES = 1 << 16
 """A shorter journal can be folded as fast as its snapshot can be read."""
@@ -157,9 +157,9 @@ class Ledger:
 class RunContext:
     """A run's location, its job, and the destination for its events.
 
-    `record` is the job and its initial settings, and `env` the environment from the user. `ledger` is the
-    journal and its folded state. `others` are the other nodes whose evidence counts for a verdict. `same_boot` tells whether
-    pids and start times from before this keeper are still valid.
+    `record` is the job and its initial settings, and `env` is the user's environment. `ledger` is the journal and its
+    folded state. `others` are the other nodes whose evidence counts for a verdict. `same_boot` tells whether pids and
+    start times from before this keeper are still valid.
     """
 
     run: RunPaths
@@ -187,7 +187,7 @@ class RunContext:
 def opening(
     context: RunContext, keeper: ProcessId, findings: tuple[Finding, ...] = (), *, continued_by: str = ""
 ) -> Iterator[ev.Event]:
-    """Yield the opening events for a keeper on a run that is new, adopted, or `continued_by` a person."""
+    """Yield the opening events for a keeper whose run is new, adopted, or being continued by the user `continued_by`."""
     record, job, now = context.record, context.record.job, context.clock.wall()
     adopted = context.ledger.adopted
     if not adopted:
@@ -221,7 +221,7 @@ def opening(
 
 
 def world_size_of(job: JobSpec) -> int | None:
-    """Return the whole job's number of ranks, from the arguments to the user's own launcher, or None if unknown."""
+    """Return the total number of ranks in the job, or None if unknown. For a user's own launcher, use its arguments."""
     if job.batch is not None and job.batch.ranks_known:
         return job.batch.world_size
     if job.world_size is not None:

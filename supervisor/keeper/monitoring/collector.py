@@ -35,7 +35,7 @@ OWN_SIGNAL = (b"Received Signals.SIG", b"death signal")
 
 
 class Collector:
-    """Started once, given ranks as they appear, and stopped once its `logs` have been read to the end."""
+    """Collects from one attempt's sensors. Start it once, add ranks as they appear, and stop it once its `logs` have been fully read."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ OWN = "stoker"
 
 
 class Sensors:
-    """The samplers of one attempt: started once, given processes to watch, and stopped by the stop event."""
+    """The samplers of one attempt. They are started once, are given processes to watch, and run until the stop event is set."""
 
     def __init__(
         self,
@@ -279,7 +279,7 @@ GIB = float(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A GPU's compute processes, split into the run's own and others. Memory is None if the driver reports none."""
+    """A GPU's compute processes, split into the run's own and all others. Memory is None if the driver reports none."""
 
     index: int
     own: tuple[GpuProcess, ...]
@@ -311,7 +311,7 @@ class Use:
 
 
 class OtherGpuUsers:
-    """Separates a GPU's processes into own and others. Own ones are watched or descend from a watched one or the keeper."""
+    """Separates the run's processes on a GPU from others: they are watched, or descend from a watched process or the keeper."""
 
     def __init__(self) -> None:
         self._own: dict[int, frozenset[int]] = {}  # by GPU, at its last sample: an orphaned rank still counts

@@ -44,7 +44,7 @@ LAST_LOOK_S = 10.0
 """Seconds to wait for a file server when an attempt ends. Once a step has run, a restart needs a checkpoint."""
 CLOSE_S = 2.0
 SETTLE_S = 1.0
-"""File systems round timestamps by up to a second. The attempt's start time comes from the keeper's clock."""
+"""Tolerance in seconds, because file systems round timestamps but an attempt's start time comes from the keeper's clock."""
 STAMP_S = 0.02
 SAVED_S = 5.0
 """A file written more than this many seconds after the measured save was written by another process."""
@@ -57,7 +57,7 @@ OWN_FOLDER_DEPTH = 2
 """A script leaves files and checkpoint folders in its working directory. Deeper folders belong to other programs."""
 MOST_FOUND = 200
 NEWEST_RUNS = 50
-"""How many of the latest runs to check for training at the same time."""
+"""How many of the latest runs to check for ones that trained at the same time."""
 
 
 # -- which run a checkpoint belongs to, if only its folder can tell ---------------------------------
@@ -120,7 +120,7 @@ def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> li
 
 
 def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundCheckpoint], str | None]:
-    """Return this run's complete checkpoints, oldest first, and the run that may have written a skipped one.
+    """Return this run's complete checkpoints, oldest first, and the other run, if any, that may have written a skipped one.
 
     Search the locations in the job's settings and, if those are empty, the places where scripts usually write.
     """
@@ -157,7 +157,8 @@ def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundChec
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
     """Check whether an unclaimed checkpoint comes from a different training run, because its step is far beyond this run's.
 
-    An attempt may restart its count from 0, and a checkpoint may be written before the next logged step or count micro-batches.
+    An attempt may restart its count from 0, and a checkpoint may be written before the next step is logged, or be numbered in
+    micro-batches.
     """
     reached = [view.last_step for view in state.attempts if view.last_step is not None]
     if found.step is None or not reached or given_start(job.entry_args, job.knobs.starts) is not None:
@@ -257,7 +258,7 @@ class FoundCheckpoints:
             del self._saved[next(iter(self._saved))]
 
     def look(self, state: RunState) -> None:
-        """Journal complete checkpoints among new measured saves or, if nothing is measured, in folders once a minute. Call each tick."""
+        """Journal complete checkpoints among new measured saves. If nothing is measured, search folders once a minute. Call every tick."""
         self._take(self._looker.poll(), state)
         now, wait_s = self._clock.mono(), LOOK_EVERY_S if self._is_new else SEARCH_EVERY_S
         is_due = now >= self._last_look + wait_s and (self._is_new or not self._is_measured)
@@ -355,11 +356,10 @@ class FoundCheckpoints:
         return any(known.written_t in {None, one.t} for known in journalled)
 
     def _step_of(self, one: FoundCheckpoint, state: RunState) -> tuple[int, bool]:
-        """Return a checkpoint's step, from its name, its process's count or log times, and whether it came from log times.
+        """Return a checkpoint's step and whether it comes from log times, not from its name or its process's count.
 
         If the script logs steps, its own counter gives the step. A log that starts at 0 or 1 shows where the script starts
-        counting,
-        and its steps around the save show that it counts optimizer steps.
+        counting, and its steps around the save show that it counts optimizer steps.
         """
         if one.step is not None:
             return one.step, False
@@ -395,7 +395,7 @@ def step_at(t: float, steps: Sequence[tuple[float, float]]) -> int | None:
 
 
 def _is_between(step: int, t: float, steps: Sequence[tuple[float, float]]) -> bool:
-    """Check whether a step lies between those seen before and after a time, which may be `READ_S` late."""
+    """Check whether a step lies between the steps seen before and after a time. Either may have been read `READ_S` late."""
     before = [int(n) for seen_t, n in steps if seen_t <= t]
     if not before:
         return False

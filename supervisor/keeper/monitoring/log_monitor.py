@@ -117,15 +117,15 @@ class LogWatch:
         put: receives the observations, in the tail thread.
         waiting: returns how many observations are still queued.
         engine: returns the signature engine; called in the tail thread.
-        engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be measured.
-            Compiling the engine takes tens of seconds on a busy machine, and steps must keep their times.
+        engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be
+            measured. Compiling the engine takes tens of seconds on a busy machine, and steps must keep their times.
         rank_of: returns the global rank of a log's origin, or None if unknown.
         measure: whether to read metrics from log lines. False for a trainer whose telemetry gives exact values.
         rules: the user's own metrics, as (name, regex).
-        late: the content of a log at its first read was written earlier, so its samples get the timestamps of their lines, or
-            a mark for a line without a timestamp.
+        late: whether the first read of a log finds old content, whose samples get the timestamps of their lines, or a
+            mark for a line without a timestamp.
         on_agent: receives the raw bytes of AGENT logs, in the tail thread.
-        arrivals: the index of when each log grew, which also tells what an earlier keeper had read; None if there is none.
+        arrivals: the index of when each log grew, which also shows what an earlier keeper had read, or None.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class LogWatch:
         self._rank_reported = False
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
-        """Follow a file, once. It may not exist yet. If `ended`, the file was fully written earlier, even if it grows."""
+        """Start following a file, unless it is already followed. It may not exist yet. If `ended`, even text added later counts as old."""
         if key.name not in self._keys:
             self._keys[key.name] = key
             self._before[key.name] = self._arrivals.end_of(key.name) if self._arrivals is not None else 0
@@ -202,7 +202,7 @@ class LogWatch:
         return self._tailer.backlog()
 
     def finish(self) -> None:
-        """Ask for everything up to the current end to be read, and return immediately (see `finished`)."""
+        """Request that the logs be read up to their current end, and return immediately (see `finished`)."""
         self._drain = self._tailer.ask_drain(self._scan_waiting)
 
     @property
@@ -391,7 +391,7 @@ class LogWatch:
     def _hints(
         self, key: LogKey, batch: Batch, now: float, told: set[int] | None
     ) -> Iterator[tuple[int, StepHint]]:
-        """Yield progress bar states redrawn after a line, with offsets. `told` limits this to lines ending at its offsets."""
+        """Yield the state and offset of each progress bar redrawn after a line. `told` limits this to lines that end at its offsets."""
         place, before, told_before = self._wiped.pop(key.name, ((0, 0), b"", None))
         if place != (batch.generation, batch.offset):
             before = b""
@@ -437,7 +437,7 @@ Row: TypeAlias = tuple[int, Columns, int, float | None]
 
 
 def turns(rows: Sequence[Row]) -> set[int]:
-    """Return the indices of rows without a loss whose epoch or total differs from the previous row's, and of those previous rows.
+    """Return the indices of rows without a loss whose epoch or total differs from the previous row's, plus those of the previous rows.
 
     These rows show which epoch the following rows belong to, and that a bar with a different total is not the training bar.
     """
@@ -476,7 +476,7 @@ def last_of_each(rows: Sequence[Row]) -> set[int]:
 
 
 def thinned(losses: Sequence[float | None], wanted: int = BACKLOG_SAMPLES) -> list[int]:
-    """Return the indices of about `wanted` backlog samples: per stretch, the minimum and maximum loss, the first NaN or Inf, and the last sample.
+    """Return the indices of about `wanted` backlog samples: each stretch's minimum and maximum loss, first NaN or Inf, and last sample.
 
     A one-gigabyte log has millions of samples. Storing them all would take more space than the log.
     """

@@ -1,10 +1,8 @@
 """The current attempt's instrumentation records: its batch, rates and times, and steps for a script that prints none.
 
-For the batch, samples and times, the process is authoritative, so its values replace those from logs. For the step, the script's
-own
-counter is authoritative if printed, because checkpoints are named after it. Counted steps are used only if the logs show no step
-for
-`SILENT_S`. The trainer's own telemetry is never replaced.
+For the batch, samples and times, the process is authoritative, so its values replace those from logs. For the step,
+the script's own counter is authoritative if printed, because checkpoints are named after it. Counted steps are used
+only if the logs show no step for `SILENT_S`. The trainer's own telemetry is never replaced.
 """
 
 from __future__ import annotations
@@ -45,20 +43,20 @@ from supervisor.text.redact import redact_argv
 LOOK_S, MOST_LOOK_S = 0.5, 300.0
 """Seconds between derivations, each of which takes up to 55 ms and may journal 5 KB. The interval doubles every time."""
 SILENT_S: Final = 20.0
-"""Seconds after the first step. A script that logs steps has logged one by then."""
+"""Seconds after the first step by which a script that logs steps has logged one."""
 MOST_STEPS: Final = 4096
 LATE_S: Final = 2.0
 """Seconds by which the delay between a log line and the next count may vary. Counts come once a second."""
 OPEN_STEPS: Final = 20
-"""After this many steps, unknown values are journaled as unknown."""
+"""After this many steps, values that still could not be determined are journaled as unknown."""
 
 
 class MeasuredFacts:
     """Used only by the keeper's single thread. `emit` writes an event; `observe` takes a step as if it came from a log.
 
     Attributes:
-        group_timeout_s: the longest process-group timeout that the job sets or the ranks were measured to request, if it exceeds
-            PyTorch's default.
+        group_timeout_s: the longest process-group timeout that the job sets or its ranks were seen to request, if it
+            exceeds PyTorch's default.
         steps: wall time and step of the latest counted steps; empty if the script logs its own.
     """
 
@@ -97,7 +95,7 @@ class MeasuredFacts:
         self._ratio = StepRatio(self._journalled.logged_step if self._journalled is not None else None)
 
     def hear(self, seen: Observation) -> Observation:
-        """Process a record, or note that a log or the trainer's telemetry has steps. Return log steps with measured values."""
+        """Process a record, or note that a log or the trainer's telemetry has steps. Return log steps with measured values added."""
         if isinstance(seen, StepSeen) and "step" in seen.values:
             if not self.logs_steps:
                 self._values.clear()  # times of the optimizer's steps
@@ -116,11 +114,11 @@ class MeasuredFacts:
         return seen
 
     def step_after(self, counted: int) -> int | None:
-        """Return the training's optimizer step after a process has counted `counted` in this attempt, or None if unknown."""
+        """Return the training run's optimizer step once a process has counted `counted` in this attempt, or None if unknown."""
         return None if self._before is None else self._before + counted
 
     def look(self, state: RunState, *, is_over: bool = False) -> None:
-        """Journal the batch once it is known for certain and when it changes. If `is_over`, no more records will arrive."""
+        """Journal the batch once it is known for certain and whenever it changes. If `is_over`, no more records will arrive."""
         now, condition = self._clock.mono(), state.condition
         begins = isinstance(condition, Running) and condition.phase in {ev.Phase.RENDEZVOUS, ev.Phase.LOADING}
         if begins and self._first_step_at is not None and not self.logs_steps:
@@ -304,7 +302,7 @@ class StepRatio:
         self._logged = self._logged or (t, step)
 
     def count(self, t: float, step: float) -> None:
-        """Record that the training had completed `step` optimizer steps by `t`."""
+        """Record that training had completed `step` optimizer steps by `t`."""
         if self._logged is not None and self._logged[0] <= t:
             self._compare(*self._logged, step)
             self._logged = None
@@ -335,7 +333,7 @@ CONFIRMED: Final = "confirmed"
 
 
 class PlanCheck:
-    """Compares the first steps of each restarted attempt with its plan, once. Used only by the keeper's single thread."""
+    """Checks once per restarted attempt whether its first steps match the plan. Used only by the keeper's single thread."""
 
     def __init__(
         self, record: RunFile, emit: Callable[[ev.Event], None], clock: Clock, env: Mapping[str, str]
@@ -343,14 +341,14 @@ class PlanCheck:
         self._record, self._emit, self._clock, self._env = record, emit, clock, env
         self._confirmed: Path | None = None
         self._saved: set[str] = set()
-        """Checkpoints that an earlier attempt was measured to save. Loading one would be measured too."""
+        """Checkpoints that an earlier attempt was measured saving. If one of them is loaded, that is measured too."""
 
     def begin(self, number: int, paths: AttemptPaths) -> None:
         """Begin a new attempt."""
         self._confirmed = paths.telemetry / CONFIRMED if number > 1 else None
 
     def look(self, facts: Facts, state: RunState) -> None:
-        """Journal once what the first steps show, and allow saves if they match the plan."""
+        """Journal what the attempt's first steps show, once per attempt. Allow saves if the steps match the plan."""
         view = state.attempt
         if self._confirmed is None or view is None or view.differs is not None:
             self._saved |= set(map(os.path.realpath, facts.saved))

@@ -28,17 +28,13 @@ ReportedEvent: TypeAlias = (
 class StepSeen:
     """Metrics from one log line or telemetry record. `values` maps canonical names to numbers in base units.
 
-    `rank` is None if unknown. `from_telemetry` marks the trainer's own telemetry, which is exact; log lines count only without
-    it.
-    `drawn` marks a progress bar's state, `bar` a bar on its own line, `joined` a step taken from another line or a bar. If
-    `begins`, the
-    bar has not counted anything yet, so its step is only its starting point (tqdm draws ``0/30`` before a resumed job jumps to
-    11).
-    `log` is the log's name. `headed` means the epoch comes from a heading above, `evaluates` that the line is about an
-    evaluation, and
-    `plain_time` that the line does not say how many steps its time covers. `measured` has instrumentation values, which take
-    precedence.
-    `again` means that an earlier keeper had read this line.
+    `rank` is None if unknown. `from_telemetry` marks the trainer's own telemetry, which is exact; log lines count only
+    without it. `drawn` marks a progress bar's state, `bar` a bar on its own line, `joined` a step taken from another
+    line or a bar. If `begins`, the bar has not counted anything yet, so its step is only its starting point (tqdm draws
+    ``0/30`` before a resumed job jumps to 11). `log` is the log's name. `headed` means the epoch comes from a heading
+    above, `evaluates` that the line is about an evaluation, and `plain_time` that the line does not say how many steps
+    its time covers. `measured` has instrumentation values, which take precedence. `again` means that an earlier keeper
+    had already read this line.
     """
 
     t: float
@@ -128,7 +124,7 @@ Observation: TypeAlias = StepSeen | StepHint | LinesSeen | FactSeen | Reported |
 def received(
     waiting: queue.SimpleQueue[Observation], clock: Clock, timeout_s: float
 ) -> Iterator[Observation]:
-    """Wait for the first observation, then yield those queued now, for at most `RECEIVE_S` seconds."""
+    """Wait for the first observation, then yield all that are queued, for at most `RECEIVE_S` seconds."""
     try:
         yield waiting.get(timeout=timeout_s)
         until = clock.mono() + RECEIVE_S
@@ -179,7 +175,7 @@ def from_telemetry(line: bytes, *, rank: int | None, clock: Clock) -> Iterator[O
 
 
 def advice(t: float, code: str, text: str, rank: int | None = None) -> Reported:
-    """Return a message to report once: a warning from the trainer, a lost GPU, a missing driver."""
+    """Return a message to be reported once, such as a warning from the trainer, a lost GPU or a missing driver."""
     return Reported(ev.Advisory(t=t, attempt=0, code=code, text=text, rank=rank), rank)
 
 

@@ -1,8 +1,7 @@
 """Identifies the first failing rank once its process has exited, long before the launcher exits and the verdict is in.
 
-An error in a log is not a failure, because scripts also print exceptions that they handled. The exit code of the rank's process
-shows
-that the rank failed, and the last error it wrote shows why.
+An error in a log is not a failure, because scripts also print exceptions that they handled. The exit code of the
+rank's process shows that the rank failed, and the last error it wrote shows why.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.processes import ExitWatch, ProcessId, exit_code_of, is_alive
 
 FRESH_S = 15.0
-"""An older error does not explain an exit. atexit functions, such as tracker uploads, run before a process exits."""
+"""An error older than this (in seconds) does not explain an exit. atexit functions (e.g. tracker uploads) run first."""
 STEP_AFTER_S = 0.5
 """A step logged this many seconds after an error shows that the script handled the error."""
 
@@ -80,7 +79,7 @@ CODE_WAIT_S = 0.2
 
 
 class RankEnds:
-    """Reports how the watched processes exit, and each failure as it happens, as for a run that stoker started.
+    """Reports how the watched processes exit and reports each failure as it happens, just as in a run that stoker started.
 
     Args:
         processes: the ranks' processes, with their ranks.

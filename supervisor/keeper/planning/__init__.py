@@ -1,1 +1,1 @@
-"""What happens after an attempt: its verdict, the decision, the next launch."""
+"""Handles what comes after an attempt: its verdict, the decision, and the next launch."""

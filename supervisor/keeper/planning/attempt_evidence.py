@@ -131,10 +131,10 @@ def recorded_evidence(
     kills_now: int | None = None,
     run_root: str = FROM_ATTEMPT,
 ) -> JobEvidence:
-    """Return the logs, exit codes, samples and journaled values of an attempt, on its first node and then on the others.
+    """Return an attempt's logs, exit codes, samples and journaled values from all of its nodes, the first node first.
 
-    `whole`: see `diagnose_attempt`. `kills_now`: the kernel's present count of kills on the first node. `run_root`: the run
-    directory, as shown in the verdict's paths.
+    `whole`: see `diagnose_attempt`. `kills_now`: the kernel's current OOM-kill count on the first node. `run_root`: the
+    run directory, as shown in the verdict's paths.
     """
     own = attempts[0]
     logs: list[LogSource] = []
@@ -213,7 +213,7 @@ def _raised(paths: AttemptPaths) -> dict[int, str]:
 
 
 def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
-    """Yield a log in chunks. If not `whole`, yield a large log's head and tail and, for line numbers, the newlines between."""
+    """Yield a log in chunks. If not `whole`, yield only newlines for the middle of a large log, to keep line numbers right."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -228,7 +228,7 @@ def _chunks(path: Path, *, whole: bool) -> Iterator[bytes]:
 
 
 def with_node(verdict: Verdict, attempts: Sequence[NodeAttempt]) -> Verdict:
-    """If there are several nodes, return the verdict with the name of its rank's node, as displayed."""
+    """Return the verdict, with the displayed name of its rank's node if there are several nodes."""
     if len(attempts) == 1:
         return verdict
     named = _LABEL.fullmatch(verdict.node or "")
@@ -264,7 +264,7 @@ def memory_point_of(view: AttemptState, batch: BatchSpec | None) -> MemoryPoint 
 def trial_of(
     node: NodePaths, view: AttemptState, batch: BatchSpec | None, point: MemoryPoint | None
 ) -> MemoryTrial | None:
-    """Return attempt `view` as a trial, or None if its batch is unknown or it neither stepped nor ran out of memory."""
+    """Return attempt `view` as a trial, or None if its batch is unknown or it took no step but did not run out of memory."""
     if batch is None or view.verdict is None:
         return None
     micro = batch.micro_batch_per_rank
@@ -336,7 +336,7 @@ def _kind(job: JobSpec) -> JobKind | None:
 class BackgroundVerdict:
     """Computes one verdict at a time in a thread, waiting for it if the log is small. Used only by the keeper's thread.
 
-    `judge` computes an attempt's verdict in that thread. If its second argument is false, it skips large logs' middles.
+    `judge` computes an attempt's verdict in that thread. If its second argument is false, it skips the middle of large logs.
     """
 
     def __init__(self, judge: Callable[[int, bool], Verdict]) -> None:
@@ -350,7 +350,7 @@ class BackgroundVerdict:
         return self._making.busy
 
     def look(self, number: int, *, whole: bool) -> Verdict | None:
-        """Return the verdict once it is ready. The first call starts it, but an earlier verdict finishes first."""
+        """Return the verdict once it is ready. The first call starts computing it, after any verdict already in progress."""
         wait_s = 0.0
         if not self._making.busy:
             self._wanted, wait_s = (number, whole), AT_ONCE_S

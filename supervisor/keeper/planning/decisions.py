@@ -1,4 +1,4 @@
-"""Asks policy for a decision after the latest attempt, passing it the run's history."""
+"""Asks the policy for a decision after the latest attempt, passing it the run's history."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from supervisor.sources.checkpoint_layouts import find_checkpoints, has_checkpoi
 def decide_next(
     record: RunFile, state: RunState, *, env: Mapping[str, str], watched: bool = False
 ) -> Decision:
-    """Return policy's decision after the latest attempt. `watched` says whether anyone is viewing the run."""
+    """Return the policy's decision after the latest attempt. `watched` says whether anyone is viewing the run."""
     return decide(replace(policy_input(record, state, env=env), watched=watched))
 
 
 def needs_smaller_batch(record: RunFile, state: RunState, view: AttemptState) -> bool:
-    """Check whether an attempt ran out of memory or ran with the wrong batch and stoker cannot change the batch."""
+    """Check whether an attempt that ran out of memory or ran the wrong batch has a batch that stoker cannot change."""
     knobs = state.answered_job(record.job).knobs
     return (view.failure in OUT_OF_MEMORY or view.refuted) and not knobs.can_change_batch
 
@@ -65,7 +65,7 @@ def question_after(record: RunFile, state: RunState, number: int) -> BatchQuesti
 def next_answer(
     record: RunFile, state: RunState, env: Mapping[str, str], t: float, *, tries: bool = False
 ) -> BatchAnswered | None:
-    """Return the batch answer from an earlier run of the script, or None if a person must be asked.
+    """Return the batch answer from an earlier run of the script, or None if the user must be asked.
 
     With `tries`, an unknown answer is replaced by one that is safe to try; the first steps confirm or refute it.
     """
@@ -85,7 +85,7 @@ def next_answer(
 
 
 def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
-    """Check whether restarting from scratch loses nothing: no step taken, and no checkpoint loaded or among the outputs."""
+    """Check whether restarting from scratch loses nothing: no step was taken, and no checkpoint was loaded or is in the outputs."""
     job, now = state.answered_job(record.job), next_job(record.job, state)
     has_stepped = any(a.stepped for a in state.attempts)
     is_unseen = "no_step" in seen.how.get("accumulation", "")
@@ -99,7 +99,7 @@ def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> boo
 def policy_input(
     record: RunFile, state: RunState, *, env: Mapping[str, str], on_disk: bool = True
 ) -> PolicyInput:
-    """Return everything that policy considers after the latest attempt in `state`.
+    """Return everything that the policy considers after the latest attempt in `state`.
 
     `on_disk` includes what is on disk now; it is False when an old decision is being explained.
     """
@@ -158,7 +158,7 @@ def _was_measured(record: RunFile, state: RunState, env: Mapping[str, str]) -> b
 
 
 def _code_hidden_by(job: JobSpec) -> str:
-    """Return a clause saying why a command's program hides its exit code, or "" if its text shows no reason."""
+    """Return a clause saying why a command's exit code is hidden, or "" if the command's text shows no reason."""
     name, text = script_of(job)
     where = name or "the command"
     if job.has_own_code:
@@ -175,7 +175,7 @@ def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
 
 
 def _missed_text(view: AttemptState, state: RunState) -> str:
-    """Describe how an attempt failed to resume or ran a different batch and if a copy exists; "" if it ran as planned."""
+    """Describe how an attempt failed to resume or ran a different batch, and whether a copy exists. Return "" if it ran as planned."""
     missed, differs = view.missed, view.differs
     if missed is None and (differs is None or not differs.of_resume):
         return differs.text if differs is not None else ""

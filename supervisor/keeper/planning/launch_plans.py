@@ -68,13 +68,13 @@ LR_SCALING = "--lr_scaling"
 
 
 class BadChange(Refused):
-    """A person requested an impossible change. The message is a single line."""
+    """The user requested an impossible change. The message is a single line."""
 
 
 def plan_next(
     record: RunFile, state: RunState, run: RunPaths, paths: AttemptPaths, env: Mapping[str, str]
 ) -> LaunchPlan:
-    """Return the plan of attempt ``len(state.attempts) + 1`` on a single machine.
+    """Return the plan for attempt ``len(state.attempts) + 1`` on a single machine.
 
     Raises:
         JobError: see `next_launch` and `plan_launch`.
@@ -86,10 +86,10 @@ def plan_next(
 def next_launch(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], nodes: tuple[int, ...] = ()
 ) -> tuple[Launch, CheckpointCopy | None]:
-    """Return what the next attempt changes on each of its `nodes` (none: a single machine), and the checkpoint to copy first.
+    """Return what the next attempt changes on each of its `nodes` (empty on a single machine), and the checkpoint to copy first.
 
     Raises:
-        JobError: the attempt cannot resume as it has to, its batch does not fit the nodes, or no port is free.
+        JobError: the attempt cannot resume as required, its batch does not fit the nodes, or no port is free.
     """
     now = next_job(with_secrets(record.job, env), state)
     if nodes:
@@ -153,7 +153,7 @@ def plan_launch(
     state: RunState | None = None,
     copy: CheckpointCopy | None = None,
 ) -> LaunchPlan:
-    """Return this node's plan of attempt `number`. Every node makes its plan from the same launch and its own job.
+    """Return this node's plan for attempt `number`. Every node makes its plan from the same launch and its own job.
 
     `state` is the run so far, which a launch on a single machine also uses. `copy` is made before the launch.
 
@@ -205,11 +205,11 @@ def plan_launch(
 def requested_change(
     record: RunFile, state: RunState, args: RequestArgs, env: Mapping[str, str] | None = None
 ) -> SpecChange:
-    """Return the changes for a restart that a person requested, merged with those of a restart that was about to start.
+    """Return the changes for a restart that the user requested, merged with those of a restart that was about to start.
 
     Raises:
-        BadChange: the micro-batch does not divide the global batch, the script's setting is unknown, or the
-            change cannot be passed on or contains a secret, which the journal would keep.
+        BadChange: the micro-batch does not divide the global batch, the script's setting is unknown, or the change
+            cannot be passed on or contains a secret, which the journal would keep.
     """
     _check_words(args)
     now, batch = next_job(record.job, state), None
@@ -243,9 +243,10 @@ def requested_change(
 
 
 def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now: NextJob) -> SpecChange:
-    """Add the change from a restart that is pending or that a person stopped to edit. The edited text contained it.
+    """Add the change from a restart that is pending or that the user stopped in order to edit. The edited text contained it.
 
-    Other parts (variables, a config copy) stay unless the user set them. Typed arguments with a different batch win.
+    Other parts (variables, a config copy) are kept unless the user set them. Typed arguments override the pending batch if theirs
+    differs.
     """
     if not isinstance(state.condition, (Backoff, HeldOpen)):
         return change
@@ -269,7 +270,7 @@ def _require_batch(
 
 
 def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str) -> Decision:
-    """Return a user's restart of a halted run, with the changes that policy planned or would have planned."""
+    """Return the decision for a user's restart of a halted run, with the changes that the policy planned or would have planned."""
     view, reason, change = state.attempts[-1], f"{by} continued it", SpecChange()
     decided = view.decision
     restarts = decided is not None and decided.kind is DecisionKind.RESTART
@@ -340,7 +341,7 @@ def planned_change(
 
 
 def script_hash(job: JobSpec) -> str | None:
-    """Return a short hash of the script, used to detect edits between attempts. None unless it is a single file."""
+    """Return a short hash of the script, used to detect edits between attempts, or None if it is not a single file."""
     words = (job.entry, *job.entry_args) if job.entry_kind is EntryKind.COMMAND else ()
     named = next((word for word in words if word.endswith((".py", ".sh"))), None)
     script = job.entry if job.entry_kind is EntryKind.SCRIPT else named
@@ -397,7 +398,7 @@ class Launching:
         announce: tells the other nodes about a launch that is in the journal and about to start.
 
     Attributes:
-        took_over: whether an earlier keeper launched the newest attempt and its journal lacks the launch.
+        took_over: whether an earlier keeper launched the latest attempt without journaling the launch.
     """
 
     def __init__(
@@ -410,7 +411,7 @@ class Launching:
         self._ledger, self._nodes, self._announce, self.took_over = context.ledger, nodes, announce, False
 
     def launch(self, reason: str) -> Child | None:
-        """Plan the next attempt and start it. Return None after diagnosing an attempt that did not start.
+        """Plan the next attempt and start it. If it does not start, diagnose it and return None.
 
         Raises:
             JobError: the decision cannot be applied to this job.
@@ -434,7 +435,7 @@ class Launching:
         return self._start(number, launch, missed)
 
     def _missed(self, number: int, last: int) -> Child | None:
-        """Return this attempt if it is already running. A keeper that died with a full disk never journaled it.
+        """Return this attempt if it is already running but was never journaled, because its keeper died with the disk full.
 
         Raises:
             StillAlive: attempt `last` is still alive.

@@ -242,7 +242,7 @@ REMOVE_S: Final = 2.0
 
 
 class KeptCopies:
-    """Makes checkpoint copies in a thread of their own and removes them. Only the keeper's thread calls this class."""
+    """Copies checkpoints in a separate thread and removes the copies. Only the keeper's thread calls this class."""
 
     def __init__(self, context: RunContext) -> None:
         self._context, self._ledger, self._clock = context, context.ledger, context.clock
@@ -252,7 +252,7 @@ class KeptCopies:
         self._done_for: tuple[int, Decision] | None = None
 
     def ready(self, backoff: Backoff) -> bool:
-        """Check whether the next attempt may launch, because its checkpoint has a copy or will get none. Poll until True."""
+        """Check whether the next attempt may launch: its checkpoint has been copied or will not be. Poll until this returns True."""
         state = self._ledger.state
         number = len(state.attempts) + 1
         if self._done_for == (number, backoff.decision):
@@ -354,7 +354,7 @@ def _remove(path: Path) -> None:
 
 
 RANKS_WAIT_S: Final = 10.0
-"""Seconds torchrun may need on a busy machine before node 0 listens and the other nodes have found it."""
+"""Seconds torchrun may need on a busy machine until node 0 is listening and the other nodes have found it."""
 PROBE_EVERY_S: Final = 5.0
 CODE: Final = "rendezvous"
 

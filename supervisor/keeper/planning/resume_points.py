@@ -1,12 +1,10 @@
 """Decides where and how the next attempt continues, by checking the journal and the disk at each launch.
 
-The transformers Trainer, from 4.36 to 5.1, takes a resumed run's micro-batch from the checkpoint's `trainer_state.json`,
-regardless of its
-arguments (issue 43708). After a change from 8 x 2 to 4 x 4 it continues as 8 x 4, doubling the global batch. With these versions,
-a run
-with a different micro-batch resumes from a modified copy of the checkpoint: hard links to everything but that file, in a folder
-that the
-Trainer's own rotation does not see.
+The transformers Trainer, from 4.36 to 5.1, takes a resumed run's micro-batch from the checkpoint's
+`trainer_state.json`, regardless of its arguments (issue 43708). After a change from 8 x 2 to 4 x 4 it continues as
+8 x 4, doubling the global batch. With these versions, a run with a different micro-batch resumes from a modified
+copy of the checkpoint: hard links to everything but that file, in a folder that the Trainer's own rotation does not
+see.
 """
 
 from __future__ import annotations
@@ -106,7 +104,7 @@ def start_checkpoint(job: JobSpec, arguments: tuple[str, ...]) -> CheckpointComm
 
 
 def why_not_now(job: JobSpec) -> str:
-    """Return why the resume flag that a person named cannot be set yet, or "" if it can."""
+    """Return why the resume flag that the user named cannot be set yet, or "" if it can."""
     knobs, value = job.knobs, job.knobs.resume_value
     is_path = "/" in value or os.path.splitext(value)[1].lower() in {".pt", ".pth", ".ckpt", ".tar", ".bin"}
     if knobs.resume is None or not knobs.resume_is_named or not is_path:
@@ -165,7 +163,7 @@ def resume_point(
 def _without_checkpoint(
     state: RunState, job: JobSpec, arguments: tuple[str, ...], begins_at: CheckpointCommitted | None
 ) -> bool | None:
-    """Decide whether to set the resume flag when there is no usable checkpoint. None leaves the flag to the caller.
+    """Decide whether to set the resume flag when there is no usable checkpoint. Return None to leave the flag to the caller.
 
     Raises:
         NotResumableError: the script would start over and lose its steps, which the user did not ask for.
@@ -232,7 +230,7 @@ def _passed_over(
 def unsound_text(
     job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> str:
-    """Explain why a restart would continue with NaN or Inf and what to move away. "" if an option selects the checkpoint."""
+    """Explain why a restart would continue with NaN or Inf and what to move away, or return "" if an option selects the checkpoint."""
     knobs, losses = job.knobs, [a.lost_at for a in state.attempts if a.lost_at is not None]
     finds_own = (knobs.self_resuming or knobs.resume is not None) and _path_flag(knobs) is None
     bad = _passed_over(state, newest, on_disk=on_disk)

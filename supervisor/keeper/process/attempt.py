@@ -1,8 +1,8 @@
 """A live attempt: its processes, its ranks, and its stop sequence.
 
-The keeper calls `watch` a few times a second and gets events. Nothing here blocks, writes the journal or decides. A
-process belongs to the attempt if it is below its launcher or has the run's mark (see `members`). Pid and start time
-identify it. No other process is ever signaled. A rank is a process with LOCAL_RANK in its environment.
+The keeper calls `watch` a few times a second and gets events. Nothing here blocks, writes the journal or makes decisions. A
+process belongs to the attempt if it descends from the launcher or has the run's mark (see `members`). It is identified by
+its pid and start time. No other process is ever signaled. A rank is a process with LOCAL_RANK in its environment.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from supervisor.sources.processes import (
 )
 
 SEARCH_INTERVAL_S, TREE_INTERVAL_S = 0.2, 2.0
-"""Seconds between process searches. The second applies once all ranks are found or if their number is unknown."""
+"""Seconds between process searches. The second value applies once all ranks are found or if their number is unknown."""
 CODE_WAIT_S = 0.1
 SETTLE_S = 0.5
 """Seconds a command's leftovers get to exit on their own. Data workers notice when their parent exits."""
 FINAL = frozenset({ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE})
-"""Stops after which no new attempt is started."""
+"""Reasons for stopping after which no new attempt is started."""
 _NOT_ASKED = frozenset(
     {ev.StopWhy.RANK_DIED, ev.StopWhy.HANG, ev.StopWhy.NOT_RESUMED, ev.StopWhy.PLAN_DIFFERS}
 )
-"""Stops that do not ask for a checkpoint first."""
+"""Reasons for stopping that do not call for a checkpoint first."""
 
 
 class LiveAttempt:
@@ -86,7 +86,7 @@ class LiveAttempt:
         self._orphans_asked = self._given_up = self._over = False
 
     def know(self, view: AttemptState) -> None:
-        """Use what an earlier keeper learned about the ranks, for the ranks that verifiably belong to the run."""
+        """Reuse what an earlier keeper learned about the ranks that verifiably belong to the run."""
         reported = {
             local_rank: ProcessId(rank.pid, rank.start_time)
             for local_rank, rank in view.ranks.items()
@@ -112,7 +112,7 @@ class LiveAttempt:
         return [process for process in self._members.values() if is_alive(process)]
 
     def is_over(self) -> bool:
-        """Check whether the command has exited and left no live process, or no stop step is left to try.
+        """Check whether the command has exited and left no live process, or whether every stop step has been tried.
 
         After the command exits with 0 on its own, remaining processes (a tracker's uploader, a server) are left alone.
         """
@@ -132,8 +132,8 @@ class LiveAttempt:
     def stop(self, why: ev.StopWhy, by: str, *, grace_s: float, now: bool = False) -> ev.StopIntended | None:
         """Begin stopping the attempt. Return the intent as an event, to be journaled before the first action.
 
-        A second call with `now` hurries the first along. A person's stop replaces the keeper's own, which may have
-        been meant for a restart. Return None if nothing changes or the command has exited with 0.
+        A second call with `now` hurries the first along. A stop requested by the user overrides the keeper's, which may
+        have been part of a restart. Return None if nothing changes or the command has exited with 0.
         """
         if self.ended_well():
             return None
@@ -181,7 +181,7 @@ class LiveAttempt:
     # -- which processes belong to the attempt -----------------------------------------------------
 
     def _search(self, now: float) -> list[ev.Event]:
-        """Find processes below the launcher and, while the attempt is stopping, any process with the run's mark."""
+        """Find the launcher's descendants and, while the attempt is stopping, any process with the run's mark."""
         if now < self._next_search:
             return []
         ending = self.exit is not None or self.stop_sequence is not None
@@ -268,7 +268,7 @@ class LiveAttempt:
     # -- how the attempt ends --------------------------------------------------------------------
 
     def _crash(self, now: float) -> list[ev.Event]:
-        """Once a rank has died and torchrun is stopping the others, kill those after `death_grace_s` instead of 30 s."""
+        """If torchrun is stopping the other ranks because one died, kill them after `death_grace_s` instead of torchrun's 30 s."""
         if self.exit is not None or not self._ends():
             return []
         if self._crash_deadline is None:
@@ -386,7 +386,7 @@ KILL_WAIT_S = 5.0
 
 @dataclass(slots=True)
 class StopSequence:
-    """A single stop, from its intent to its completion. Times are in monotonic seconds.
+    """The steps that stop an attempt, from the intent to completion. Times are in monotonic seconds.
 
     `can_ask` means that the trainer is known to check its stop file; `now` means skipping straight to SIGKILL.
     """

@@ -44,7 +44,7 @@ SPAWN_DEADLINE_S = 10.0
 REAP_S = 2.0
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 WRITE_S = 60.0
-"""Seconds a launcher may take to write the exit status, because fsync waits for a checkpoint's gigabytes."""
+"""Seconds a launcher may take to write the exit status, because fsync may have to wait for gigabytes of checkpoint data."""
 NOBODY = ProcessId(0, -1.0)
 """Placeholder for a process that was never seen alive or may not belong to the run."""
 
@@ -59,7 +59,7 @@ class ExitStatus:
 
 
 class SpawnError(Exception):
-    """The command did not start. The message is one line; `disk_full` and `killed` (the launcher) give the cause."""
+    """The command did not start. The message is one line. `disk_full` and `killed` (the launcher was killed) give the cause."""
 
     def __init__(self, message: str, *, disk_full: bool = False, killed: bool = False) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class Child:
 
     Attributes:
         pid: the command; `NOBODY` if it was never seen, or is alive but may not belong to the run.
-        launcher: the tiny launcher above it, which adopts the command's orphans; likewise possibly `NOBODY`.
+        launcher: the small launcher process above it, which adopts the command's orphans; it may also be `NOBODY`.
     """
 
     def __init__(self, paths: AttemptPaths, pid: ProcessId, launcher: ProcessId = NOBODY) -> None:
@@ -112,7 +112,7 @@ class Child:
         return descendants(self.pid) if is_alive(self.pid) else []
 
     def release(self) -> None:
-        """Shut down the launcher once the exit status is known and no process below it is still awaited."""
+        """Shut down the launcher once the exit status is known and none of its descendants is still being waited for."""
         send_signal(self.launcher)
         deadline = time.monotonic() + REAP_S  # a launcher that hangs on a dead disk exits on its own later
         while is_alive(self.launcher) and time.monotonic() < deadline:
@@ -246,7 +246,7 @@ def read_exit(paths: AttemptPaths) -> ExitStatus | None:
 
 
 def kill_all(pids: list[ProcessId], number: signal.Signals = signal.SIGKILL) -> list[ProcessId]:
-    """Signal those processes in `pids` that still exist under the same identity. Return the ones reached."""
+    """Signal each process in `pids` that still exists with the same identity. Return the ones that were signaled."""
     return [pid for pid in pids if send_signal(pid, number)]
 
 
@@ -266,7 +266,7 @@ def own_identity() -> ProcessId:
 
 @contextlib.contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block the signals that the launcher ignores until it does so. The launcher inherits this mask and then lifts it.
+    """Block the signals that the launcher will ignore, until it is ready. The launcher inherits this mask and then lifts it.
 
     scancel and service managers signal all processes at once. A launcher still loading would die, failing the launch.
     """

@@ -1,18 +1,18 @@
 """The tiny process between a keeper and what it launches. It preserves the exit status if the keeper dies.
 
-Run as a file, isolated (``python -I -S launcher.py EXIT PID LOG -- CMD...``), standard library only. It
-starts CMD with stdout and stderr appended to LOG, writes ``PID`` (CMD's pid and start_ticks, and the
-launcher's own) and, when CMD exits, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It also
-writes the content of ``PID``, or {error, errno} if nothing started, to its own stdout as one line, which works
-even if the disk is full. It ignores the signals that a closing terminal or a cluster's step teardown sends
-to every process, because its last job is to record how CMD exited. CMD gets the default handlers.
+Run as a file, isolated (``python -I -S launcher.py EXIT PID LOG -- CMD...``), standard library only. It starts CMD
+with stdout and stderr appended to LOG, writes ``PID`` (CMD's pid and start_ticks, and the launcher's own) and, when
+CMD exits, ``EXIT`` ({exit_code, t}; negative for a signal), both by rename. It also writes the content of ``PID``,
+or {error, errno} if nothing started, to its own stdout as one line, which works even if the disk is full. It
+ignores the signals that a closing terminal or a cluster's step teardown sends to every process, because its last
+job is to record how CMD exited. CMD gets the default handlers.
 
-The launcher is a child subreaper: when the parent of a process below CMD dies, the process is reparented to
-the launcher, not to init, so the keeper can find it by its parent chain, whatever its session and environment.
-Once ``EXIT`` is written, the launcher stays until the last of these processes is gone or the keeper stops it.
+The launcher is a child subreaper: when the parent of a process below CMD dies, the process is reparented to the
+launcher, not to init, so the keeper can find it by its parent chain, whatever its session and environment. Once
+``EXIT`` is written, the launcher stays until the last of these processes is gone or the keeper stops it.
 
-If the folder of ``EXIT`` was deleted or moved, the launcher exits at once, and its own exit code is CMD's
-(254 for a signal, or for 254 and above).
+If the folder that contains ``EXIT`` was deleted or moved, the launcher exits at once, and its own exit code is
+CMD's (254 for a signal, or for 254 and above).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.
 
 
 def main(argv: list[str]) -> int:
-    """Start CMD, wait, and record its exit. Return its code (or `NO_NUMBER`) once that is on disk with no orphan left, or unwritable."""
+    """Start CMD and record how it exits. Return its code (or `NO_NUMBER`) once no orphan is left, or if it cannot be recorded."""
     exit_path, pid_path, log_path = argv[:3]
     command = argv[4:]
     code = 0
@@ -112,7 +112,7 @@ def _become_subreaper() -> None:
 
 
 def _boot_id() -> str | None:
-    """Return the current boot's id, outside which pids and start times mean nothing, or None if unknown."""
+    """Return the ID of the current boot, or None if unknown. After a reboot, pids and start times mean nothing."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

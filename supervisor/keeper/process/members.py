@@ -2,19 +2,16 @@
 
 A process belongs to the run if it shows one of two signs, neither of which a file can forge:
 
-- the *mark*: the process was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it). In a multi-node
-run,
-  ``STOKER_NODE_DIR`` is also set to this node's folder, because two nodes of a test or a cluster may share one machine.
-- the *parent chain*: the process descends from another process of the run or from the launcher. The launcher is a child
-subreaper, so
-  the children of a dead parent are reparented to it (prctl(2), PR_SET_CHILD_SUBREAPER).
+- the *mark*: the process was started with ``STOKER_RUN_DIR`` set to this run's directory (children inherit it). In
+  a multi-node run, ``STOKER_NODE_DIR`` is also set to this node's folder, because two nodes of a test or a cluster
+  may share one machine.
+- the *parent chain*: the process descends from another process of the run or from the launcher. The launcher is a
+  child subreaper, so the children of a dead parent are reparented to it (prctl(2), PR_SET_CHILD_SUBREAPER).
 
-A pid and start time in a journal or a pid file prove nothing, because a forged or copied folder may list any process. If only a
-file
-lists a live process whose environment cannot be read (setproctitle overwrites it), the process is *unknown*: shown, never
-signaled,
-and no reason to delay a launch. A ``stoker run`` inside a job keeps its processes: they and its keeper are *nested* and left
-alone.
+A pid and start time in a journal or a pid file prove nothing, because a forged or copied folder may list any
+process. If only a file lists a live process whose environment cannot be read (setproctitle overwrites it), the
+process is *unknown*: shown, never signaled, and no reason to delay a launch. A ``stoker run`` inside a job keeps
+its processes: they and its keeper are *nested* and left alone.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ LOCK_NAME = "keeper.lock"
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Live processes. `ours` are the run's, parents before children; for `nested` and `unknown`, see above."""
+    """Live processes. `ours` are the run's, parents before children. The module docstring explains `nested` and `unknown`."""
 
     ours: tuple[ProcessId, ...] = ()
     nested: tuple[ProcessId, ...] = ()
@@ -135,7 +132,7 @@ def _is_there(process: ProcessId, table: Mapping[int, ProcessStat]) -> bool:
 def _nested(
     found: Mapping[int, ProcessId], marks: Mapping[int, str], run_dir: str, table: Mapping[int, ProcessStat]
 ) -> dict[int, ProcessId]:
-    """Return any other runs' keepers in `found`, the processes they launched, and all descendants."""
+    """Return the keepers of other runs in `found`, the processes they launched, and all of their descendants."""
     tops = []
     for pid, process in found.items():
         is_other = pid in marks and not is_marked(marks[pid], run_dir)

@@ -136,7 +136,7 @@ def _actions(record: RunFile, state: st.RunState, members: Members) -> Iterator[
 
 
 def examine_continuation(run: RunPaths) -> Continuation:
-    """Check whether a run's next attempt may start, because none of its processes can be alive."""
+    """Check whether a run's next attempt may start, which requires that none of its processes can be alive."""
     found = _examine(run)
     record, state = found.record, found.state
     if found.refusals or record is None:
@@ -191,7 +191,7 @@ def other_host_with_keeper(
 
 
 def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
-    """Return the time and size of a keeper's files. Each is opened, because a file server's answer may be cached."""
+    """Return the modification time and size of a keeper's files. Each is opened, because a file server's answer may be cached."""
     node = run.node()
     found: dict[Path, tuple[int, int, int]] = {}
     for path in (node.lock, node.journal, node.log, *node.series.glob("*.jsonl")):
@@ -202,7 +202,7 @@ def _marks(run: RunPaths) -> dict[Path, tuple[int, int, int]]:
 
 
 def _examine(run: RunPaths) -> Continuation:
-    """Return the job and state of a run that has no keeper and whose folder is the user's own, or else refusals."""
+    """Return the job and state if the run has no keeper and the user owns its folder. Otherwise, return the refusals."""
     folder = check_folder(run)
     warnings = folder.warnings
     if folder.refusals:

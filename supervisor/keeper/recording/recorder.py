@@ -1,10 +1,9 @@
 """Writes observations to the run directory: samples to series, events to the journal at a limited rate.
 
-Hundreds of steps may arrive per second. The journal gets at most one `Progress` a second, and fewer once it is large. Each has
-the latest
-values, plus every loss minimum since the previous one. Phases, checkpoints and backlog progress are limited likewise. An adopting
-keeper
-rereads the logs from the start. Samples recorded before are recognized by their step and dropped here.
+Hundreds of steps may arrive per second. The journal gets at most one `Progress` a second, and fewer once it is
+large. Each has the latest values, plus every loss minimum since the previous one. Phases, checkpoints and backlog
+progress are limited likewise. An adopting keeper rereads the logs from the start. Samples recorded before are
+recognized by their step and dropped here.
 """
 
 from __future__ import annotations
@@ -74,13 +73,11 @@ class _Newest:
 class _Memory:
     """The recording state within one attempt.
 
-    `pending` is progress not journaled yet, with the loss `minima` since the last report. `not_finite` and the two fields after
-    it
-    hold the first NaN or Inf loss, how many followed, and whether it and the next finite loss were journaled. `speaker` is the
-    rank whose values count for the job, since `speaker_since`. `early` holds its samples while rank 0 may merely be late, because
-    the
-    ranks' logs are not read at the same time. `phases_until` and `checkpoints_until` say how far an earlier keeper's journal
-    goes.
+    `pending` is progress not journaled yet, with the loss `minima` since the last report. `not_finite` and the three
+    fields after it hold the first NaN or Inf loss, how many followed, and whether it and the next finite loss were
+    journaled. `speaker` is the rank whose values count for the job, since `speaker_since`. `early` holds its samples
+    while rank 0 may just be late, because the ranks' logs are not read at the same time. `phases_until` and
+    `checkpoints_until` say how far an earlier keeper's journal goes.
     """
 
     attempt: int = 0
@@ -225,7 +222,7 @@ class Recorder:
                 assert_never(unreachable)
 
     def tick(self) -> None:
-        """Write whatever has waited long enough: samples for their step, events for their time."""
+        """Write whatever has waited long enough: samples waiting for a step, and events waiting for their turn."""
         m, now = self._m, self._clock.mono()
         for newest in (m.phases, m.saved):
             self._emit_newest(newest, self._apart_s())
@@ -386,7 +383,7 @@ class Recorder:
             self._emit(m.not_finite)
 
     def _add_progress(self, seen: StepSeen) -> None:
-        """Merge a sample into the pending progress. An attempt's first step shows where it continues, so it does not wait."""
+        """Merge a sample into the pending progress. An attempt's first step shows where it continues, so it is journaled at once."""
         m = self._m
         m.has_loss = m.has_loss or "loss" in seen.values
         # Once the training has logged a loss, the counter of an evaluation does not show the training's position.

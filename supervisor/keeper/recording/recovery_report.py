@@ -1,4 +1,4 @@
-"""Reports on a failure and its restart: memory, changes, lost time, and whether the training is still the same."""
+"""Reports on a failure and its restart: memory, changes, lost time, and whether the same training run continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RecoveryReport:
         self._comparison = ResumeComparison(context)
 
     def measure(self, state: RunState) -> None:
-        """Record whether the latest attempt was the same training and whether its micro-batch fit, for the next plan and for later runs."""
+        """Record whether the latest attempt continued the same training and its micro-batch fit, for the next plan and later runs."""
         self._comparison.look(state, final=True)
         self._say_blame(state)
         view, job, now = state.attempts[-1], self._record.job, self._clock.wall()
@@ -166,7 +166,7 @@ class ResumeComparison:
     def _began_below(self, state: RunState, view: AttemptState, tables: _Tables) -> int | None:
         """Return the step at which an attempt began without loading a checkpoint, if it is below the checkpoint's step.
 
-        Reported once per run. A person who then restarts the run knows that the script counts its steps from 0.
+        Reported once per run. A user who then restarts the run knows that the script counts its steps from 0.
         """
         at, job = view.resume_at, state.answered_job(self._record.job)
         loaded = view.resumed_step is not None or (view.confirmed is not None and view.confirmed.resume)
@@ -184,7 +184,7 @@ class ResumeComparison:
         return None if began and finds_own else began
 
     def _restart(self, state: RunState, view: AttemptState, tables: _Tables) -> Restart:
-        """Return what is known about the restart with which the attempt began."""
+        """Return what is known about the restart that began the attempt."""
         earlier = [a for a in state.attempts if a.number < view.number and a.first_step is not None]
         before = earlier[-1] if earlier else None
         saved = next((c for c in reversed(state.checkpoints) if c.attempt < view.number), None)
@@ -202,7 +202,7 @@ class ResumeComparison:
 
 
 class _Tables:
-    """The logged steps of an attempt and of earlier ones. If several earlier ones trained a step, the latest one counts."""
+    """The logged steps of an attempt and of earlier ones. If several earlier attempts trained a step, the latest one counts."""
 
     def __init__(self, folder: Path, attempt: int) -> None:
         self.attempt, self.done = attempt, False

@@ -2,13 +2,12 @@
 
 Three logging habits make the step ambiguous:
 
-- The numbers are on one line and the step is on a separate bar. transformers.Trainer writes ``{'loss': …}`` to stdout; its tqdm
-bar on
-  stderr is wiped before and redrawn after. The state drawn after a wipe (a `StepHint`) is exact; others may lag by tqdm's
-  mininterval.
-- A counter restarts every epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras puts a line ``Epoch 2/3`` above
-  each bar, and a bare ``for batch in tqdm(loader)`` shows no epoch.
-- A second bar, for an evaluation, runs inside the first. Its counter is not the training's.
+- The numbers are on one line and the step is on a separate bar. transformers.Trainer writes ``{'loss': …}`` to
+  stdout; its tqdm bar on stderr is wiped before and redrawn after. The state drawn after a wipe (a `StepHint`) is
+  exact; others may lag by tqdm's mininterval.
+- A counter restarts every epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras puts a line ``Epoch 2/3``
+  above each bar, and a bare ``for batch in tqdm(loader)`` shows no epoch.
+- A second bar, for an evaluation, runs inside the first. Its counter is not the training counter.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ STEP_TIME = "step_time_s"
 HEADING = frozenset({EPOCH, "total_epochs"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", STEP_TIME})
 LOSSES_BESIDE = 2
-"""No training losses are printed during an evaluation's bar. This many show that another training has begun."""
+"""No training loss is printed while an evaluation's bar is drawn, so this many show that another training run has begun."""
 SAME_TOTAL = 0.25
-"""Epochs of one training run differ in length by less. A counter for the whole training goes at least twice as far."""
+"""Epochs of one training run differ in length by less than this. A counter for the whole run goes at least twice as far."""
 MAX_COUNTERS = 16
 
 
 class _Position(NamedTuple):
-    """A counter's state. `behind` is the number of steps in its earlier passes, or how many epochs its label lags."""
+    """A counter's state. `behind` is the number of steps in its earlier passes, or the number of epochs by which its label lags."""
 
     behind: float
     step: float
@@ -68,7 +67,7 @@ class _Rank:
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     hints: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MAX_WAITING))
-    """When a bar was redrawn for a line that has not been read yet and the step it showed."""
+    """For each bar redrawn after a line that has not been read yet: when it was redrawn and the step it showed."""
     has_hints: bool = False
     below: set[str] = field(default_factory=set)
     """Logs whose bar is redrawn below their lines."""
@@ -187,9 +186,9 @@ class StepSense:
     # -- counters that restart with each epoch -----------------------------------------------------
 
     def _count_on(self, rank: _Rank, values: dict[str, float]) -> dict[str, float]:
-        """Return the values with a step that keeps counting across epochs, once the counter was seen to restart.
+        """Return the values with a step that keeps counting across epochs, once the counter has been seen to restart.
 
-        The total then covers all epochs, and is unknown if the number of epochs is. The logged values are kept as
+        The total then covers all epochs, or is unknown if the number of epochs is unknown. The logged values are kept as
         ``epoch_step`` and ``epoch_steps``.
         """
         step, total = values["step"], values.get("total_steps")
@@ -224,7 +223,7 @@ class StepSense:
         return behind
 
     def _epochs(self, rank: _Rank, epoch: float, step: float, total: float) -> float | None:
-        """Return the number of earlier epochs, or None as long as the counter may cover the whole training."""
+        """Return the number of earlier epochs, or None as long as the counter may cover the whole training run."""
         if self._first_epoch is None or epoch < self._first_epoch:
             self._first_epoch = epoch if epoch in {0, 1} else 0
         counter = self._counter(total)
@@ -243,7 +242,7 @@ class StepSense:
         return epoch - self._first_epoch + behind if self._in_epoch[counter] else None
 
     def _counter(self, total: float) -> float:
-        """Find the counter with approximately this total, because one epoch may be longer than the last."""
+        """Find the counter with approximately this total. It need not match exactly, because epochs can differ in length."""
         known = next((one for one in self._in_epoch if abs(one - total) <= one * SAME_TOTAL), None)
         if known is not None:
             return known
@@ -263,7 +262,7 @@ def _moved(values: dict[str, float], behind: float, total: float | None) -> dict
 
 
 def _overtaken(rank: _Rank, log: str) -> Iterator[StepSeen]:
-    """Yield waiting samples whose step the next loss in their log already has. Later, they would pass for the latest."""
+    """Yield samples still waiting for a step that a newer loss in their log already has. Later, they would pass for the latest."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
         yield _at(one.seen, one.before)

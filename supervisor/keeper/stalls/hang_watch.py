@@ -1,7 +1,8 @@
-"""Follows a flagged silence: its rounds of stacks, why the attempt is not stopped, and the countdown until it is.
+"""Follows a flagged silence: its rounds of stacks, why the attempt is not stopped, and the countdown to stopping it.
 
-Gathers the values for the rules (`policy.health.ending`), then journals and carries out their rulings. A silence ends on
-its own, is ended, or is kept by a person. A keeper that adopts the run continues where the previous one stopped.
+Gathers the values for the rules (`policy.health.ending`), then journals and carries out their rulings. A silence ends on its own,
+is ended
+by a stop, or continues because the user chose to wait. A keeper that adopts the run continues where the previous one stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ LONGEST_GAP_S = 300.0
 CONFIRM_S = 5.0
 """The last round of stacks is taken this many seconds before the stop, or halfway through a shorter countdown, so it is recent."""
 KEPT_ROUNDS = 8
-"""How many of the last identical stack rounds in a row are kept, besides the first."""
+"""How many of the latest consecutive identical rounds of stacks are kept, in addition to the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class HangWatch:
         self._emit(ev.StallEnded(t=self._clock.wall(), attempt=self._attempt, stalled_s=stalled_s))
 
     def keep_waiting(self, by: str) -> None:
-        """Let this silence continue, because a person chose to keep waiting."""
+        """Let this silence continue, because the user chose to keep waiting."""
         self._countdown, self._kept = None, True
         self._emit(ev.HangKept(t=self._clock.wall(), attempt=self._attempt, by=by))
 
@@ -169,7 +170,7 @@ class HangWatch:
         )
 
     def _late(self, newest: Round) -> tuple[LateRank, ...]:
-        """Return the ranks the others wait for or, if all seem to wait, those that may be in the backward pass."""
+        """Return the ranks that the others are waiting for or, if all seem to be waiting, those that may be in the backward pass."""
         late = [place for rank in newest.absent if (place := newest.stacks.place_of(rank)) is not None]
         if not late:
             outside = [place for place in newest.stacks.places if place.kind is not Kind.PEERS]
@@ -224,7 +225,7 @@ class HangWatch:
     # -- carrying out a ruling -------------------------------------------------------------------
 
     def _wait(self, ruling: Wait, silence: Silence, now: float) -> None:
-        """Let the silence continue for now. Report each reason once, and take more stacks in time."""
+        """Let the silence continue for now. Report each reason once, and take more stacks when they are due."""
         due = silence.act_s is not None and silence.silent_s >= silence.act_s
         if self._countdown is not None and not ruling.passing:
             self._countdown = None

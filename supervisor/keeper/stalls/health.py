@@ -136,7 +136,7 @@ class Health:
             self._watch.progress(self._mono(checkpoint.written_t or checkpoint.t))
 
     def tick(self) -> bool:
-        """Check for silence. Return True if the attempt hangs and must be stopped."""
+        """Check for silence. Return True if the attempt is hanging and must be stopped."""
         watch = self._watch
         if watch is None:
             return False
@@ -162,7 +162,7 @@ class Health:
         return self._hangs.look(watch, watch.flagged, taken, now)
 
     def keep_waiting(self, by: str) -> None:
-        """Let this silence continue, because a person chose to keep waiting."""
+        """Let this silence continue, because the user chose to keep waiting."""
         self._hangs.keep_waiting(by)
 
     def stacks_now(self) -> BackgroundTask[Round, str] | None:
@@ -312,9 +312,10 @@ TAIL_BYTES = 1 << 20
 def resumed_watch(
     node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
 ) -> StallWatch:
-    """Return the watch of an adopted attempt, from its samples. Other paces are learned again.
+    """Return the watch for an adopted attempt, restored from its samples. Other paces are learned again.
 
-    Telemetry that is read again changes nothing: its times are those of the samples. `mono` converts a wall time to the keeper's clock.
+    Rereading telemetry changes nothing, because it has the same times as the samples. `mono` converts a wall time to the keeper's
+    clock.
     """
     watch = StallWatch(paces, settings, started=mono(view.started_t or view.planned_t))
     if view.first_step_t is not None:

@@ -1,6 +1,6 @@
 """A round of stacks: all ranks side by side in groups, with NCCL and PyTorch reports, saved as an artifact.
 
-Rounds are taken one at a time in their own thread, because py-spy may need seconds and briefly stops each process.
+Rounds are taken one at a time in their own thread, because py-spy may need several seconds and briefly stops each process.
 """
 
 from __future__ import annotations
@@ -70,11 +70,10 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The result of a round. `mono` is its time on the keeper's clock. `lines` gives the 1-based artifact line of each rank's own frame.
+    """The result of a round. `mono` is its time on the keeper's clock.
 
-    `cpu_s` is the CPU time that each rank's process has used, in seconds. `here` and `world` are the numbers of ranks on this
-    node and
-    in the job, according to the ranks' environment.
+    `lines` gives the 1-based artifact line of each rank's own frame. `cpu_s` is the CPU time that each rank's process has used, in seconds. `here` and `world` are the numbers of ranks
+    on this node and in the job, according to the ranks' environment.
     """
 
     mono: float
@@ -96,10 +95,10 @@ class Round:
 
     @property
     def shows_a_wait(self) -> bool:
-        """Whether this round alone shows that the others wait for a rank that is not running, or that all ranks wait.
+        """Whether this round alone shows that the others are waiting for a rank that is not running, or that all are waiting.
 
-        A rank that computes while the others wait may be in a long step, for example after sequences got longer. Only a second
-        round can distinguish a long step from an endless loop.
+        A rank that is computing while the others wait may just be in a long step, for example with longer sequences. Only a
+        second round can distinguish a long step from an endless loop.
         """
         if self.absent:
             return True
@@ -108,7 +107,7 @@ class Round:
 
     @property
     def line_at(self) -> str | None:
-        """The line of code where the first rank that keeps the others waiting is."""
+        """The line of code that the first of the ranks holding up the others is executing."""
         place = self.stacks.place_of(self.odd[0]) if self.odd else None
         return place.line_at if place is not None else None
 
@@ -126,7 +125,7 @@ class Round:
 
 
 def take_round(targets: Targets, clock: Clock) -> Round:
-    """Take stacks, NCCL counts and flight-recorder dumps of all ranks, and write them to artifacts/."""
+    """Collect stacks, NCCL counts and flight-recorder dumps from all ranks, and write them to artifacts/."""
     order = sorted(targets.ranks)
     processes = [targets.ranks[rank] for rank in order]
     taken = collect_stacks(
@@ -235,7 +234,7 @@ def write_stacks(
 
 
 class StackBroker:
-    """Takes one round at a time for the watch and for people. Used by the keeper's only thread.
+    """Takes one round at a time, for the watch or for a user. Used by the keeper's only thread.
 
     Two tracers cannot attach to one process, so a request during a round gets that round.
 
@@ -272,7 +271,7 @@ class StackBroker:
         return self._task is not None and self._task.working
 
     def poll(self) -> Round | None:
-        """Return the newest finished round of this attempt. Return each round only once."""
+        """Return the latest finished round of this attempt. Each round is returned only once."""
         self._fetch()
         taken, self._newest = self._newest, None
         return taken

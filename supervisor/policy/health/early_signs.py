@@ -18,7 +18,7 @@ from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.run.records import FailureClass
 
 PAUSE_S = 7200.0
-"""Seconds until one kind of advice may be given again."""
+"""Seconds until the same kind of advice may be given again."""
 POINTS, SPACING_S = 60, 20.0
 THIRDS = 3
 NEAR_LIMIT = 0.85
@@ -55,9 +55,8 @@ class Advice:
 class Creep:
     """Readings of one level, taken at least `SPACING_S` apart. At most `POINTS` are kept.
 
-    A level creeps if each third of its readings lies entirely above the previous third. A caching allocator's memory rises in
-    steps
-    and then levels off, whereas a leak keeps rising.
+    A level creeps if each third of its readings lies entirely above the previous third. A caching allocator's memory
+    rises in steps and then levels off, whereas a leak keeps rising.
     """
 
     def __init__(self) -> None:
@@ -88,11 +87,11 @@ class Creep:
 
 MEMORY_UNEXPECTED = "memory_unexpected"
 MUCH_OFF = 0.25
-"""As a fraction of the expected memory. Caches, a context and fragmentation account for about 10 %."""
+"""The deviation to report, as a fraction of the expected memory. Caches, a context and fragmentation account for about 10%."""
 
 
 def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:
-    """Compare an attempt's GPU memory with what its configuration predicts. Return None if they are close."""
+    """Compare an attempt's GPU memory use with what its configuration predicts. Return None if they are close."""
     peak, room = trial.peak_bytes, trial.capacity_bytes
     if peak is None or trial.measure is Measure.RESIDENT or abs(peak / expected_bytes - 1) <= MUCH_OFF:
         return None
@@ -128,7 +127,7 @@ class _Spike:
     high: int = 0
 
     def lasts(self, value: float, factor: float) -> float | None:
-        """Count a step. Once enough steps in a row are far above the usual value, in ratio and in spread, return that value."""
+        """Count a step. After enough steps in a row far above the usual value (by ratio and by spread), return the usual value."""
         if not math.isfinite(value):  # a failure, not a spike
             self.high = 0
             return None

@@ -1,11 +1,9 @@
 """Decides whether an attempt whose silence was flagged may be stopped. Named rules apply in order, and each can forbid it.
 
-Stopping a healthy attempt loses work, and usually nobody is watching. A real hang that is only flagged costs time, and PyTorch's
-own
-timeout stops it eventually. Anything unknown therefore counts against stopping. A person who sets a limit accepts the risk, so
-only
-the time and one round of stacks are needed then. Pure: values go in, a ruling comes out, and the journal records the ruling's
-rule.
+Stopping a healthy attempt loses work, and usually nobody is watching. A real hang that is only flagged costs time,
+and PyTorch's own timeout stops it eventually. Anything unknown therefore counts against stopping. A user who sets a
+limit accepts the risk, so only the time and one round of stacks are required in that case. Pure: values go in, a
+ruling comes out, and the journal records the ruling's rule.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from supervisor.job.spec import HangSettings
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank that the others wait for. `where` is e.g. ``in read() at data.py:41``. `computes` means that it is using its CPU."""
+    """A rank that the others are waiting for. `where` is e.g. ``in read() at data.py:41``. `computes` is true if it is using its CPU."""
 
     rank: int
     kind: Kind
@@ -46,16 +44,17 @@ class Silence:
     """Inputs to the rules. Times are in seconds.
 
     Attributes:
-        settings: the limits, and whether a person allows hangs to be ended.
-        silent_s: time since the last new output, or since the last progress if a person set the limit.
-        act_s: the silence after which it may be ended, from pace, settings and earlier silences or set by a person. None: never.
-        asked: whether a person set that limit, in which case it does not matter what the ranks are doing.
+        settings: the limits, and whether the user allows hangs to be ended.
+        silent_s: time since the last new output, or since the last progress if the user set the limit.
+        act_s: the silence after which it may be ended, from the pace, settings and earlier silences or the user. None means
+            never.
+        asked: whether the user set that limit, in which case it does not matter what the ranks are doing.
         group_timeout_s: the timeout of the job's process groups, if it is longer than PyTorch's default.
         stepped: whether this attempt has completed a step.
-        kept: whether a person chose to keep waiting.
+        kept: whether the user chose to keep waiting.
         blind: what is known about each rank that has no Python stack.
-        seen, here, world: ranks in the latest round of stacks (0 if none yet), on this node, in the job. None: unknown.
-        waiting: whether any rank waits for others, in a collective or in DDP's backward pass.
+        seen, here, world: ranks in the latest round of stacks (0 if none yet), on this node, and in the job, or None if unknown.
+        waiting: whether any rank is waiting for others, in a collective or in DDP's backward pass.
         late: the ranks that the others are waiting for.
         alike_s: time between the first and last of the identical rounds, or 0 if there is only one.
         changed: how the latest round differs from the previous one, in words, or empty if it does not.
@@ -101,7 +100,7 @@ class Act:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A reason not to stop a silent attempt. It applies until the silence has lasted `until_s` (None: indefinitely).
+    """A reason not to stop a silent attempt. It applies until the silence has lasted `until_s` (indefinitely if None).
 
     `reported` says whether to notify the user, and `passing` whether another round of stacks may settle the question.
     """
@@ -120,7 +119,7 @@ def _first(late: tuple[LateRank, ...]) -> str:
 
 
 LOOK_S: Final = 30.0
-"""Seconds to wait for stacks once a person's limit has passed. Before the first step there may be no rank to inspect."""
+"""Seconds to wait for stacks once the user's limit has passed. Before the first step there may be no rank to inspect."""
 UNWATCHED_WHY: Final = (
     "nobody watches, and how the script resumes is not known: --end-hangs would end it, "
     "and --resume-knob FLAG let it continue"
@@ -170,7 +169,7 @@ def _is_too_early(s: Silence) -> Wait | None:
 
 
 def _forbidden_though_asked(s: Silence) -> Wait | None:
-    """Apply the rules for a limit set by a person, which require only the time and one round of stacks."""
+    """Apply the rules for a limit set by the user, which require only the time and one round of stacks."""
     act_s = s.act_s or 0.0
     if s.kept:
         return _KEPT

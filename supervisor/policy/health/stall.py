@@ -1,30 +1,25 @@
 """Decides when a lack of progress is flagged as a stall (with stacks), and when a stall may be ended as a hang (`ending`).
 
-There are two clocks. *Progress* is a completed step or epoch, a committed checkpoint, a change in the reported phase, or an
-evaluation counter that goes up (``12/50``). *Output* is progress, or a line that is news, which a heartbeat is not. A rank's own
-CPU time counts for neither clock, because a rank waiting in NCCL spins on a core.
+There are two clocks. *Progress* is a completed step or epoch, a committed checkpoint, a change in the reported
+phase, or an evaluation counter that goes up (``12/50``). *Output* is progress, or a line that is news, which a
+heartbeat is not. A rank's own CPU time counts for neither clock, because a rank waiting in NCCL spins on a core.
 
-- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts this timer, within limits. New
-or
-  early words (an evaluation's prose) do so until max(300 s, 10 x pace) after the last progress. Repeated words (an evaluation's
-  lines,
-  or a rank reporting that it waits) do so until 5 times the flag's own time. Once a stall is flagged, only new words clear it.
-  The
-  first evaluation, save or compilation that a line announces has no known pace, so its limit is 60 s.
+- A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts this timer, within
+  limits. New or early words (an evaluation's prose) do so until max(300 s, 10 x pace) after the last progress.
+  Repeated words (an evaluation's lines, or a rank reporting that it waits) do so until 5 times the flagging time.
+  Once a stall is flagged, only new words clear it. The first evaluation, save or compilation that a line announces
+  has no known pace, so its limit is 60 s.
 - A stall may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run recovered from) without output.
-- With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, starting at the first
-completed
-  step. During an evaluation, checkpoint or compilation (reported, announced by a line, or visible in the stacks) the limit is
-  max(S,
-  3 x the longest such phase so far), or 600 s the first time. ``--start-timeout`` runs from the launch to the first step.
+- With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, starting at the
+  first completed step. During an evaluation, checkpoint or compilation (reported, announced by a line, or visible
+  in the stacks) the limit is max(S, 3 x the longest such phase so far), or 600 s the first time.
+  ``--start-timeout`` runs from the launch to the first step.
 - With fewer than five gaps between steps there is no pace, and nothing is flagged. A false alarm is worse than a late one.
 
-Each line is reduced to its *template*: its words without digits. A template becomes familiar in a log once it has been printed
-    both
-before and after a step. Its usual interval is the average time between two such lines. A familiar template is news only if it
-comes
-more than twice as often as usual, or within half its interval after the last step. One evaluation thus does not make the next
-familiar.
+Each line is reduced to its *template*: its words without digits. A template becomes familiar in a log once it has
+been printed both before and after a step. Its usual interval is the average time between two such lines. A familiar
+template is news only if it comes more than twice as often as usual, or within half its interval after the last
+step. One evaluation thus does not make the next familiar.
 """
 
 from __future__ import annotations
@@ -42,7 +37,7 @@ from supervisor.run.events import Phase
 
 TEMPLATE_BYTES: Final = 300
 MOST_TEMPLATES: Final = 4096
-"""Across all logs of an attempt. In prose, every line is a new template, so unfamiliar ones are dropped first."""
+"""Limit across all logs of an attempt. In prose, every line is a new template, so unfamiliar ones are dropped first."""
 FASTER: Final = 2.0
 SPARE: Final = 2.0
 """A familiar template may come `FASTER` times as often as usual, plus `SPARE` lines to allow for uneven batches."""
@@ -118,9 +113,9 @@ def phase_in_stack(mark: str) -> Phase | None:
 class _Template:
     """A template's history in one log. Times are in seconds. `step` is how many steps had completed when its last line was printed.
 
-    `gaps` and `gaps_s` are the number and total length of the gaps between its lines that contain a step. `count` is the number
-    of
-    lines since the latest of these gaps, which ended at `since`. `counted` is its counter's total and the highest value so far.
+    `gaps` and `gaps_s` are the number and total length of the gaps between its lines that contain a step. `count` is
+    the number of lines since the latest of these gaps, which ended at `since`. `counted` is its counter's total and the
+    highest value so far.
     """
 
     def __init__(self, now: float, step: int) -> None:
@@ -195,7 +190,7 @@ class Paces:
     """Recent durations of each stage across all attempts, and the silences that ended on their own.
 
     Attributes:
-        forgiven_s: per stage, the longest flagged silence that ended on its own; an equal one is not flagged.
+        forgiven_s: per stage, the longest flagged silence that ended on its own; another of the same length is not flagged.
         returned_s: the longest silence, flagged or not, from which the run recovered.
     """
 
@@ -212,7 +207,7 @@ class Paces:
             self._p99_s.pop(stage, None)
 
     def p99_s(self, stage: Stage) -> float | None:
-        """Return the stage's 99th percentile, or None. Phases are rare, so a single earlier one is enough for a pace."""
+        """Return the 99th percentile of the stage's durations, or None. Phases are rare, so one earlier phase is enough for a pace."""
         if stage not in self._p99_s:  # asked for at each line that is news
             known = sorted(self._durations[stage])
             enough = len(known) >= (MIN_GAPS if stage is Stage.STEP else 1)
@@ -230,8 +225,8 @@ _PHASE_STAGES = {
 AGAIN_FACTOR = 2.0
 """After a stall ends on its own, the next one in its stage is flagged only if it lasts this many times longer."""
 PATIENT_FACTOR = 5.0
-"""Stalls are given this many times longer in stages whose pace says the least. A start that loads a checkpoint or compiles
-may take far longer than the one before.
+"""Stalls may last this many times longer in stages whose pace says the least. A startup that loads a checkpoint or
+compiles may take far longer than the one before.
 """
 _PATIENT = frozenset((Stage.START, Stage.COMPILE))
 FRESH_S, FRESH_FACTOR = 300.0, 10.0
@@ -244,7 +239,7 @@ MOVED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Current limits on a stall. `pace_s` is the 99th percentile behind them (0: only a person's limit). If `act_s` is None, never end it."""
+    """Limits on a stall. `pace_s` is the 99th percentile behind them (0 if the user set them). If `act_s` is None, never end it."""
 
     stage: Stage
     pace_s: float
@@ -378,7 +373,7 @@ class StallWatch:
         return max(0.0, now - self._news)
 
     def asked_s(self) -> float | None:
-        """Return how long a person currently allows the run to go without progress, or None if the default rules apply."""
+        """Return how long the user currently allows the run to go without progress, or None if the default rules apply."""
         settings = self._settings
         if not self.stepped:
             return settings.start_timeout_s or None
@@ -439,7 +434,7 @@ class StallWatch:
         return stage if self.stepped or stage is Stage.COMPILE else Stage.START
 
     def _speak(self, now: float) -> None:
-        """Note output that is news. The run recovered from a silence, so later silences may last as long."""
+        """Note output that is news. The run has recovered from a silence, so later silences may last as long as that one."""
         if now > self._news:
             if self.stepped:
                 self._paces.returned_s = max(self._paces.returned_s, now - self._news)

@@ -1,10 +1,9 @@
 """Finds the rank that slows the others down, even though all ranks look equally slow.
 
-With DDP, every rank's step takes as long as the slowest rank's, because the others wait for it in the gradient exchange. Printed
-step
-times therefore cannot tell the ranks apart. What counts is the time a rank spends before the exchange: its wait for data, and the
-time between its steps according to telemetry. For a script without telemetry, the instrumentation measures this time in each
-rank.
+With DDP, every rank's step takes as long as the slowest rank's, because the others wait for it in the gradient
+exchange. Printed step times therefore cannot tell the ranks apart. What counts is the time a rank spends before the
+exchange: its wait for data, and the time between its steps according to telemetry. For a script without telemetry,
+the instrumentation measures this time in each rank.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ MET = 0.8
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """The rank that the others wait for: by `lost_s` of every step of `step_s`."""
+    """The rank that the others wait for. It costs them `lost_s` of every step, and a step takes `step_s`."""
 
     rank: int
     lost_s: float
@@ -70,13 +69,13 @@ class Stragglers:
         self._rows.setdefault(rank, deque(maxlen=WINDOW)).append((step_s, own_s, data_s))
 
     def find(self) -> SlowRank | None:
-        """Return the one rank that the others wait for and the likely reason, or None."""
+        """Return the single rank that the others are waiting for and the likely reason, or None."""
         found = self._slowest()
         self._named = found.rank if found is not None else None
         return found
 
     def _slowest(self) -> SlowRank | None:
-        """Return the rank whose own part of a step is longer, if the others' steps last until it is done."""
+        """Return the rank that takes longest for its own part of a step, if the others' steps last until that part is done."""
         if len(self._rows) < 2 or any(len(rows) < LEAST for rows in self._rows.values()):
             return None
         middles = {

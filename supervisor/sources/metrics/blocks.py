@@ -118,9 +118,9 @@ _NOT_HELD_OUT = frozenset({Below.OTHER, Below.WORK, Below.WORKED})
 class State(NamedTuple):
     """How earlier lines affect the next one.
 
-    `evaluated` means that the previous report was on held-out data. `in_call`, `in_summary`: the maximum number of lines left in
-    the block, 0 outside of a block. `only_loss` is the loss that counts as the total because its lines had no other loss
-    ("focal_loss"). None once the log prints a total or another kind, which makes them parts.
+    `evaluated` means that the previous report was on held-out data. `in_call` and `in_summary` are the maximum number of
+    lines left in the block, or 0 outside a block. `only_loss` is the loss that counts as the total because its lines had no
+    other loss ("focal_loss"), or None once the log prints a total or another kind of loss, which makes them parts.
     `pairs_are_epochs` says whether a nameless `[1/15]` counts epochs, or None until known.
     """
 
@@ -204,7 +204,7 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
 
 
 def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
-    """Read a nameless `[1/15]` as epochs if the log prints none and the first, before a set's loss, is 0/N or 1/N with N <= MAX_EPOCHS."""
+    """Read `[1/15]` without a name as epochs if no epochs are named and the first, before a set's loss, is 0/N or 1/N, N <= MAX_EPOCHS."""
     by_field = {one.field: one for one in parsed.readings}
     if Field.EPOCH in by_field:
         return parsed, state._replace(pairs_are_epochs=False)
@@ -351,7 +351,7 @@ def _in_block(message: str, state: State) -> State | None:
 
 
 def _goes_on_in_call(message: str, *, indented: bool) -> bool:
-    """Check whether a line is a field or the closing of the call above, either of which can look like a report."""
+    """Check whether a line is a field or the closing bracket of the call above, either of which can look like a report."""
     is_field = indented or message[0] in ")]}" or _FIELD.match(message) is not None
     return is_field and message.rstrip()[-1] in ",([{)]}" and not _is_whole(parse_line(message))
 
@@ -374,7 +374,7 @@ def _is_bar(message: str) -> bool:
 
 
 def _from_table(text: str, state: State) -> tuple[Parsed | None, State]:
-    """Read a table row. Return `NOTHING` for a table's header and rules, or None for any other line."""
+    """Read a table row. Return `NOTHING` for a table's header or rule lines, or None for any other line."""
     if _RULE.match(text):
         return NOTHING, state
     if not any(separator in text for separator in ("|", "│", "┃", ",", "\t", "  ")):

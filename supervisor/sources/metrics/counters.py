@@ -126,7 +126,7 @@ def _add_steps(line: LineValues, token: Token, rank: int, *, weak: bool = False)
 
 
 def read_ratio(line: LineValues, token: Token) -> None:
-    """Add the reading for a pair of decimals, used and total memory. Only the first number counts."""
+    """Add the reading for a pair of decimals (used and total memory). Only the first number counts."""
     found = meaning(token.name) if token.name else Meaning(None)
     match = _MEMORY_PAIR.match(line.text, token.start)
     if match is None:
@@ -169,7 +169,7 @@ def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: boo
         text: the masked line.
         token: the value.
         place: the value's index on the line, from 0.
-        alone: whether nothing before the value on the line was read.
+        alone: whether no earlier value on the line was read.
         evaluates: whether this part of the line is about an evaluation.
     """
     after = _AFTER.match(text, token.stop)

@@ -25,7 +25,7 @@ class Where(Enum):
 
 
 class Format(NamedTuple):
-    """A line format in which position gives the meaning.
+    """A line format in which position determines meaning.
 
     Attributes:
         example: a sample line, used by a test.

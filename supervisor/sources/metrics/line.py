@@ -130,7 +130,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
-    """If both report a field, prefer the message's value; the bar's is a mean or one step old. An epoch summary has no step."""
+    """If both report a field, prefer the message's value. The bar's is a mean or one step old. Epoch summaries have no step."""
     of_message = {one.field: one for one in found.readings if one.start >= begin and one.field}
     is_of_epoch = Field.EPOCH in of_message and of_message[Field.EPOCH].conversion == WHOLE
     sums_up = is_of_epoch and Field.STEP not in of_message and Field.LOSS in of_message
@@ -241,7 +241,7 @@ class _Walker:
             line.after_epoch = found.field == Field.EPOCH
 
     def _counts_loss(self, token: Token, found: Meaning, following: Token) -> bool:
-        """Check whether a number stands between a loss's name and its value. For a named counter, only note the loss's name."""
+        """Check whether a number stands between a loss's name and its value. If it is a named counter, only note the loss's name."""
         if found.field in {Field.LOSS, Field.VAL_LOSS} and token.text.isdigit():
             # "Train loss 120 0.7123", "Validation loss 1000: 0.51": the step, then the loss.
             if not following.name:  # "train loss of epoch 20: 0.12"
@@ -303,7 +303,7 @@ class _Walker:
     def _by_unit(
         self, found: Meaning, token: Token, words: list[str], unit: str, *, evaluates: bool
     ) -> Meaning:
-        """Return the meaning of a value whose unit or preceding value says more than its name."""
+        """Return the meaning of a value that is better identified by its unit or the preceding value than by its name."""
         named = found.field != ""  # the name alone means tokens per second
         if not evaluates:
             if not named and time_scale(unit) is not None and is_step_of(unit) and _PHASES.isdisjoint(words):
@@ -444,7 +444,7 @@ def _is_rate_of_steps(found: Meaning, token: Token, words: list[str], unit: str)
 
 
 def _evaluates(line: LineValues, token: Token, place: int) -> bool:
-    """Check from the words before a value whether it is for held-out data: `Test:`, `[valid]`."""
+    """Check from the words before a value whether it is for held-out data, such as `Test:` or `[valid]`."""
     before = token.before
     own = before.rfind(token.name) if token.name else len(before)
     ahead = before[:own] if own >= 0 else before

@@ -189,7 +189,7 @@ def _reports(line: _Line) -> bool:
 def _sort_times(
     best: dict[str, Reading], own: dict[str, Reading], masked: str, *, has_bar: bool, in_record: bool
 ) -> None:
-    """Assign times. Next to a step, a time is not the epoch's; otherwise it is the summarized epoch's or unknown."""
+    """Decide what each time measures: next to a step, never an epoch; otherwise, the summarized epoch or something unknown."""
     is_within_epoch = Field.STEP in best or has_bar
     has_loss = Field.LOSS in best or Field.VAL_LOSS in best
     sums_up = (
@@ -215,7 +215,7 @@ def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
 
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
-    """Return the step reading that may really count samples or steps: "batch=8", "steps 90" beside only whole numbers, "batch 8 accum 4"."""
+    """Return the step reading if it may count samples or steps: "batch=8", "batch 8 accum 4", or "steps 90" beside only whole numbers."""
     steps = [reading for reading in readings if reading.field == Field.STEP]
     others = [reading for reading in readings if reading.field not in {Field.STEP, Field.RANK}]
     if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
@@ -230,7 +230,7 @@ def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
 
 
 def _talks(line: _Line) -> bool:
-    """Check whether a line has numbers but no report, or names a program stage: a nameless pair, then an action ("[1/6] Loading data (dt=0.05s)")."""
+    """Check whether a line has numbers but no report, or names a stage: a nameless pair and then an action ("[1/6] Loading data (dt=0.05s)")."""
     best, masked = line.best, line.masked
     first = min((reading.start for reading in best.values()), default=len(masked))
     talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
@@ -313,7 +313,7 @@ def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
 
 
 def _stands_alone(best: dict[str, Reading]) -> bool:
-    """Check for measurements that need no step: throughput, MFU, GPU memory, a learning rate marked as current, a time that is per step by unit or name."""
+    """Check for measurements that need no step: throughput, MFU, GPU memory, a current learning rate, a time named or measured per step."""
     rate = best[Field.LR].name.lower() if Field.LR in best else ""
     is_current = "current" in rate or "当前" in rate or rate.startswith(("train/", "optim/"))
     timed = best.get(Field.STEP_TIME)
@@ -331,7 +331,7 @@ def _stands_alone(best: dict[str, Reading]) -> bool:
 
 
 def _is_plain_time(line: _Line) -> bool:
-    """Check whether a line's time may cover several steps. A name, unit (ms), bracketed mean, rate, ETA or time for part of a step would prove a single step."""
+    """Check whether a line's time may cover several steps. A name, unit (ms), bracketed mean, rate, ETA or partial step time would rule this out."""
     timed = line.best.get(Field.STEP_TIME)
     if timed is None or not timed.weak or timed.conversion.scale < 1.0:
         return False

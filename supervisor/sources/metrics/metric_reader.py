@@ -86,7 +86,7 @@ class Columns(NamedTuple):
     plain_time: bool = False
 
     def reporting(self, rows: Sequence[int]) -> tuple[Sequence[int], Columns]:
-        """Return the `rows` that have any number, with their numbers. A rate of 0 steps per second does not count as one."""
+        """Return the `rows` that contain at least one number, with their numbers. A rate of 0 steps per second does not count."""
         cells = (*self.values.values(), *self.other.values())
         if not all(None in column for column in cells):
             return rows, self
@@ -251,18 +251,14 @@ DrawnState: TypeAlias = tuple[float | None, float | None]
 
 
 def standing_states(states: Sequence[DrawnState], before: DrawnState | None = None) -> list[bool]:
-    """Return which of a bar's consecutive (step, loss) states are points on a curve. The latest always is.
+    """Return whether each of a bar's consecutive (step, loss) states is a point on the curve. The latest always is.
 
     A script that sets the count and the loss separately makes tqdm draw twice per step. If ``update`` comes before
-    ``set_postfix``, both
-    drawings show the same step, the first with the previous loss. In ``for batch in bar``, ``set_postfix`` comes first and shows
-    the same
-    loss with the previous step. Both drawings are written together, so the latest state with a step is the second of a pair and
-    reveals
-    the order. If no step is drawn twice, equal losses are a coincidence. A bar may show several losses for one step (tqdm's
-    ``miniters``),
-    and each of them counts. A state drawn repeatedly counts once. For an evaluation bar, which has no step, the last state
-    counts.
+    ``set_postfix``, both drawings show the same step, the first with the previous loss. In ``for batch in bar``,
+    ``set_postfix`` comes first and shows the same loss with the previous step. Both drawings are written together, so the
+    latest state with a step is the second of a pair and reveals the order. If no step is drawn twice, equal losses are a
+    coincidence. A bar may show several losses for one step (tqdm's ``miniters``), and each of them counts. A state drawn
+    repeatedly counts once. For an evaluation bar, which has no step, the last state counts.
 
     Args:
         states: in drawing order.

@@ -47,7 +47,7 @@ RUN_TIME = "train_runtime"
 
 
 class Meaning(NamedTuple):
-    """The meaning of a name. `field` is canonical, "" for a name of the log's own, or None if there is nothing to plot.
+    """The meaning of a name. `field` is canonical, "" for a name specific to the log, or None if there is nothing to plot.
 
     Among readings of the same field, the highest `rank` wins. If `is_eval` is true, the name itself refers to
     held-out data. If `weak` is true, the reading counts only on a line with other signs of training.
@@ -88,7 +88,7 @@ class _Name:
     """A name, broken down in the ways the rules need.
 
     Attributes:
-        words: the words in the name; `have` is the same as a set.
+        words: the words in the name; `have` holds them as a set.
         joined: the words joined with underscores.
         rest: the words that decide the meaning, without those that only say where the number comes from.
         is_held_out: whether a word refers to a held-out set.

@@ -175,7 +175,7 @@ class _Drawn:
         self.counts_samples = is_of_epoch and self.is_hinted
 
     def evaluates(self) -> bool:
-        """Check whether this is an evaluation bar, from the words before it or because all its losses are held out."""
+        """Check whether this is an evaluation bar, judging by the words before it or because all its losses are on held-out data."""
         if _EVALUATION_LED.match(self.described):
             return True
         if _EVALUATION.search(self.described) and not _METRIC_HINT.search(self.described):

@@ -1,4 +1,4 @@
-"""Reads tables in logs: a header row and the rows below it, with commas, tabs, pipes or aligned columns."""
+"""Reads tables in logs: a header row and the rows below it, separated by commas, tabs or pipes, or aligned in columns."""
 
 from __future__ import annotations
 

@@ -113,10 +113,9 @@ _TAIL_WORDS = re.compile(
 class Token(NamedTuple):
     """A value in a line, with the name that the preceding text gives it.
 
-    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all the text since the previous value, and `name` is the last
-    part of `before`. `scale_end` is the K or
-    M after a pair's total, or after a value that also has a unit. `bare` means that no ":" or "=" separates name and value.
-    `tail` is a unit in brackets after the name.
+    `kind` is "num", "frac" (a of b), "dur" or "ratio". `before` is all the text since the previous value, and `name` is the
+    last part of `before`. `scale_end` is the K or M after a pair's total, or after a value that also has a unit. `bare`
+    means that no ":" or "=" separates name and value. `tail` is a unit in brackets after the name.
     """
 
     kind: str
@@ -264,7 +263,7 @@ _WHOLES = msgspec.json.Decoder(list[int])
 
 
 def convert(conversion: Conversion, text: str) -> float | None:
-    """Convert a text to a number. Return None if it cannot be a measurement (a sentinel, a fractional step). Computed values keep `_SIGNIFICANT` digits."""
+    """Convert text to a number. Return None if it cannot be a measurement (e.g. a fractional step). Computed values keep `_SIGNIFICANT` digits."""
     how, scale = conversion
     if how is How.DURATION:
         duration = seconds(text)
@@ -353,7 +352,7 @@ BAR_RANK = 2
 
 
 class Reading(NamedTuple):
-    """A value read from a line: its canonical field (or "" and the log's own name), position and conversion."""
+    """A value read from a line: its canonical field (or "" plus the name used in the log), position and conversion."""
 
     field: str
     name: str
@@ -369,7 +368,7 @@ class Parsed(NamedTuple):
 
     `pair` is a counter and a total, valid only if the counter equals the named step or is off by one. `heading` means
     that the line has only a step or epoch, and the lines below may belong to it. `once` means that the same line with
-    other digits may mean something else, so its shape is not cached. `off_curve` means that the loss is not a point
+    different digits may mean something else, so its shape is not cached. `off_curve` means that the loss is not a point
     on the curve, but a mean over the whole run or one part of the total loss. `evaluates` means that the last value
     is from held-out data. `plain_time` means that the time may cover one step or all steps since the last line.
     """
@@ -400,7 +399,7 @@ def shifted(parsed: Parsed, by: int) -> Parsed:
 
 
 class Found(NamedTuple):
-    """All readings on a line before any are chosen, and how many setting names the line contains."""
+    """All candidate readings on a line, and the number of setting names that the line contains."""
 
     readings: list[Reading]
     settings: int
@@ -529,7 +528,7 @@ def message_start(text: str) -> int:
 
 
 def logged_behind(text: str, masked: str, begin: int) -> int | None:
-    """Return where a logger's line starts after `begin`, at a masked time or level, or None if none does."""
+    """Return the start of the first logger line after `begin` (at a masked time or level), or None if there is none."""
     found = _LOGGED.search(masked, begin)
     return found.start() if found is not None and message_start(text[found.start() :]) else None
 

@@ -1,15 +1,12 @@
 """Reads PyTorch's and NCCL's records of collectives as plain data: flight recorder dumps and the NCCL RAS report.
 
-A dump is a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10) or JSON. A pickle is a
-program,
-so its instructions are scanned first. Only those that build None, numbers, text, lists, tuples, dicts and sets are allowed.
-Instructions
-that import or call are refused before anything runs.
+A dump is JSON or a pickle of built-in containers (torch/csrc/distributed/c10d/FlightRecorder.cpp, version 2.10). A
+pickle is a program, so its instructions are scanned first. Only those that build None, numbers, text, lists, tuples,
+dicts and sets are allowed. Instructions that import or call are refused before anything runs.
 
-NCCL 2.24 and later serves plain text on a TCP port (NCCL_RAS_ADDR, localhost:28028 by default). Sent ``verbose status`` and a
-newline, it
-replies with the report and closes (docs.nvidia.com/deeplearning/nccl, Troubleshooting, RAS). One service per job; a gloo job has
-none.
+NCCL 2.24 and later serves plain text on a TCP port (NCCL_RAS_ADDR, localhost:28028 by default). When it receives
+``verbose status`` and a newline, it replies with the report and closes the connection
+(docs.nvidia.com/deeplearning/nccl, Troubleshooting, RAS). There is one service per job, and none for a gloo job.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shows what processes are doing: Python stacks from py-spy, or else the kernel's view.
 
 py-spy pauses a process for about 10 ms, so stacks are collected on demand, never on a timer. py-spy may be
-missing or denied (Yama's ptrace_scope, another user's process, a process that is not dumpable). A rank that
-registered Python's faulthandler for us is then sent a signal. For any other process, /proc shows where each
-thread waits in the kernel. A process without the handler is never signaled, because SIGUSR2 would kill it.
+missing or denied (Yama's ptrace_scope, another user's process, a process that is not dumpable). In that case, a
+rank that registered Python's faulthandler for us is sent a signal. For any other process, /proc shows where each
+thread is waiting in the kernel. A process without the handler is never signaled, because SIGUSR2 would kill it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Stack:
     """What a process is doing. `lines` are safe to display. `note` says why no better source was available.
 
     `main_call` is the number of the main thread's system call, "running", or None if unavailable. `for_ever` is True
-    if that call waits for a lock without a time limit, False if with one, and None otherwise or if unavailable.
+    if that call waits for a lock with no timeout, False if it has a timeout, and None if unknown or there is no lock.
     """
 
     process: ProcessId
@@ -83,13 +83,13 @@ def collect_stacks(
     py_spy: str | None = None,
     fault_folder: Path | None = None,
 ) -> list[Stack]:
-    """Return one stack per process, in the given order, all within little more than `timeout_s`.
+    """Return one stack per process, in the given order, taking little more than `timeout_s` in total.
 
     Args:
-        processes: the processes to inspect. One that is gone gets the source NONE.
+        processes: the processes to inspect. A process that is gone gets the source NONE.
         timeout_s: the limit for all processes together, which are read in parallel.
         py_spy: the py-spy program; by default, the result of `find_py_spy`.
-        fault_folder: where ranks that registered faulthandler keep their `<pid>.txt`.
+        fault_folder: where ranks that registered faulthandler keep their `<pid>.txt` dumps.
     """
     program = py_spy or find_py_spy()
     deadline = time.monotonic() + timeout_s
@@ -143,7 +143,7 @@ def _new_lines(path: Path, offset: int) -> tuple[str, ...]:
 
 
 def _fault_file(process: ProcessId, folder: Path) -> Path | None:
-    """Return the dump file of a process that has a handler for the signal right now, or None otherwise."""
+    """Return a process's dump file if the process currently has a handler for the signal, else None."""
     path = folder / f"{process.pid}.txt"
     if not path.is_file():
         return None
@@ -211,7 +211,7 @@ def _main_call(pid: int) -> str | None:
 
 
 def _waits_for_ever(pid: int) -> bool | None:
-    """Check whether the main thread waits for a lock with no timeout, meaning that futex(2)'s fourth argument is null."""
+    """Check whether the main thread is waiting for a lock with no timeout (the fourth argument of futex(2) is null)."""
     words = _read(f"/proc/{pid}/syscall").split()
     if len(words) < 5 or words[0] != _FUTEX.get(os.uname().machine):
         return None
@@ -219,7 +219,7 @@ def _waits_for_ever(pid: int) -> bool | None:
 
 
 def _call_of_waiting(pid: int, *, idle: bool) -> str | None:
-    """Return `_main_call` once the thread waits again. After a tracer releases it, it runs briefly first."""
+    """Return `_main_call` once the thread is waiting again. A thread runs briefly after a tracer releases it."""
     call = _main_call(pid)
     deadline = time.monotonic() + (_LET_GO_S if idle else 0.0)
     while call == "running" and time.monotonic() < deadline:

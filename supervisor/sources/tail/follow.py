@@ -57,8 +57,8 @@ class Batch(NamedTuple):
     `data` holds the raw bytes from byte `offset` of generation `generation`. Each time the file is truncated or
     replaced, the generation goes up and offsets and line numbers start over. `lines` are the lines that these
     bytes completed; their `text` is safe to display. `drawn` holds the complete states of lines redrawn with
-    carriage returns (tqdm), each once, in order, at its own byte. For the line still without a newline, that is
-    every state; for completed `lines`, every state but the last, which is the line's text.
+    carriage returns (tqdm), each once, in order, at its own byte. For a line with no newline yet, all
+    states are included; for completed `lines`, all states but the last, which is the line's text.
     """
 
     key: str
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
     drawn: tuple[Line, ...] = ()
 
     def in_order(self) -> list[Line]:
-        """Return the lines, each after its drawn states. Long lines are cut, so where they end is unknown."""
+        """Return the lines, each preceded by its drawn states. Long lines are cut, so it is unknown where they end."""
         behind = self.offset + len(self.data)
         states = [((state.number, state.offset), state) for state in self.drawn]
         lines = [((line.number, behind), line) for line in self.lines]
@@ -101,7 +101,7 @@ class LineFeed:
         return Batch(self.key, self.generation, start, data, lines, tuple(self._states(data, start, lines)))
 
     def quiet(self) -> Batch | None:
-        """Return the last drawn state as complete, because nothing has been written for a while."""
+        """Treat the last drawn state as complete and return it, because nothing has been written for a while."""
         drawn = self._open.lstrip(b"\r")
         state = drawn.rstrip(b"\r").rpartition(b"\r")[2]
         if b"\r" not in self._open or not state.strip() or state.strip() == self._shown:
@@ -240,9 +240,9 @@ class FollowedFile:
         return batches, False
 
     def backlog(self) -> tuple[int, int]:
-        """Return the bytes read and the total. Callable from any thread, so it avoids the open file, which may get closed.
+        """Return the bytes read and the total. Any thread may call this, so it does not use the open file, which may be closed.
 
-        For a file renamed or removed while it is being read, the size at the last check counts too.
+        If the file was renamed or removed while being read, its size at the last check also counts.
         """
         read, seen, identity = self.feed.offset, self._size, self._identity
         try:
@@ -267,7 +267,7 @@ class FollowedFile:
         return generation + rotated, now.st_size if stat.S_ISREG(now.st_mode) else 0
 
     def is_past(self, end: tuple[int, int], *, sure: bool = False) -> bool:
-        """Check whether the file has been read up to `end`. If truncated since then, it counts as read unless `sure` is set."""
+        """Check whether the file has been read up to `end`. After a truncation, assume that it has, unless `sure` is set."""
         generation, offset = end
         if self.feed.generation != generation:
             return self.feed.generation > generation and not sure
@@ -345,7 +345,7 @@ class FollowedFile:
         self._quiet = False
 
     def _skip_hole(self, limit_bytes: int) -> bytes:
-        """Skip the run of zeros left by a writer that lacks O_APPEND and resumes at its old offset after copytruncate."""
+        """Skip the run of zeros left when a writer without O_APPEND resumes at its old offset after copytruncate."""
         start = self.feed.offset
         with contextlib.suppress(OSError):
             start = os.lseek(self._fd, start, os.SEEK_DATA)

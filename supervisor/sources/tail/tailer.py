@@ -41,7 +41,7 @@ class Backlog(NamedTuple):
 class Drain:
     """A request to read to the end. `then` is called on the tail thread afterward.
 
-    `complete` means that everything present at the start was read. False after an abort or an unreadable file.
+    `complete` is true if everything present at the start was read, and false if reading was aborted or failed.
     """
 
     then: Callable[[], None] = lambda: None
@@ -113,7 +113,7 @@ class Tailer:
     def ask_drain(self, then: Callable[[], None] = lambda: None) -> Drain:
         """Read every log to its current end and deliver partial last lines, because the writers are gone or quiet.
 
-        Returns immediately; the result's `done` is set at the end. Call this before the stop event is set.
+        Returns immediately; the result's `done` is set when the drain is finished. Call this before the stop event is set.
         """
         drain = Drain(then)
         with self._lock:
@@ -201,7 +201,7 @@ class Tailer:
         self._waker.keep_polling(grown)
 
     def _watch_files(self) -> None:
-        """Watch existing files so changes wake the thread. Writes made just before a watch starts send no event."""
+        """Watch existing files so that changes wake the thread. Writes made just before a watch starts produce no event."""
         begun = [
             path
             for path, files in self._files.items()

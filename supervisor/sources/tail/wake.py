@@ -1,14 +1,12 @@
-"""Interrupts a wait for logs when a file grows or another thread asks.
+"""Interrupts a wait for logs when a file grows or another thread requests it.
 
-watchdog reads inotify on its own thread and only wakes us; a check then finds the changes. This module uses the class beneath
-watchdog's
-Observer, because an Observer takes a thread per folder and 30 µs per event, and does not report when its queue has overflowed.
+watchdog reads inotify on its own thread and only wakes us; we then check for changes. This module uses the class
+underneath watchdog's Observer, because an Observer needs one thread per folder and 30 µs per event, and does not
+report queue overflows.
 
-One event per write is too expensive, because 60 000 writes a second overflow the queue. A path that has changed is therefore
-polled
-rather than watched until it goes quiet. No event is relied on, because network filesystems send none for writes by other hosts.
-Every
-wait has a time limit, after which the caller checks everything.
+Handling an event per write is too expensive: 60,000 writes per second overflow the queue. A path that has changed
+is therefore polled, not watched, until it goes quiet. Events are never relied on, because network filesystems do
+not report writes by other hosts. Every wait has a timeout, after which the caller checks everything.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ class Waker:
     """Waits for changes to files and folders, or for a poke from another thread. Only one thread may wait.
 
     Args:
-        watch: if False, nothing is ever watched, which is for testing polling alone.
+        watch: if False, never watch anything. Used to test polling on its own.
     """
 
     def __init__(self, *, watch: bool = True) -> None:
@@ -52,7 +50,7 @@ class Waker:
         self._overflowed = False
 
     def watch(self, path: str) -> bool:
-        """Wake on changes to this file or in this folder. Return False if that is not possible right now."""
+        """Wake on changes to this file or in this folder. Return False if it cannot be watched right now."""
         if self.is_watched(path):
             return True
         if not self._can_watch:

@@ -64,10 +64,10 @@ Line: TypeAlias = tuple[Level, str]
 
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
-    """Where and how the console view writes its lines: only to the file if `stdout` is None.
+    """Where and how the console view writes its lines. If `stdout` is None, they go only to the file.
 
     If `as_json`, stdout gets journal lines and only the file gets text. `least` is the lowest level to print (a key of
-    `LEAST`); the file gets all. `redactor` hides environment secrets, which an older stoker's journal may have.
+    `LEAST`); the file gets all levels. `redactor` hides environment secrets that an older stoker may have journaled.
     """
 
     stdout: TextIO | None
@@ -81,7 +81,7 @@ class ConsoleSettings:
 class ConsoleView:
     """Console view of a run. A thread reads the run directory and prints its events.
 
-    If `only_news` is true, skip past events, else print a long journal's most recent ones (all, in JSON mode).
+    If `only_news` is true, skip earlier events. Otherwise, print the latest events of a long journal (all, in JSON mode).
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class ConsoleView:
 
 
 def console_file(run: RunPaths, node: int = 0) -> Path:
-    """Return the file for a console that starts now. Each node logs to its own file."""
+    """Return the log file for a console view that starts now. Each node has its own file."""
     of_node = f"-node{node}" if node else ""
     return run.artifacts / f"console-{time.strftime('%Y%m%d-%H%M%S')}{of_node}.log"
 
@@ -409,7 +409,7 @@ def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Lin
 
 
 def progress_text(progress: ev.Progress, total_steps: int | None = None, *, lost: str = "") -> str:
-    """Format reported values as a progress line. `total_steps` is the default total; `lost` is a non-finite loss as written."""
+    """Format reported values as a progress line. `total_steps` is the default total; `lost` is a non-finite loss as logged."""
     steps = progress.total_steps or total_steps
     known: Sequence[tuple[float | None, Callable[[float], str]]] = (
         (progress.step, lambda v: f"step {v:.0f}{f'/{steps}' if steps else ''}"),

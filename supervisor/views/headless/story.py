@@ -76,7 +76,7 @@ def story(state: RunState, run: RunPaths, *, redact: Callable[[str], str] = str)
 
 
 def _nodes_story(state: RunState, run: RunPaths) -> Iterator[str]:
-    """Yield a line for each node of a multi-node run with its ranks in the last attempt and how they exited."""
+    """Yield a line for each node of a multi-node run, listing its ranks in the last attempt and how they exited."""
     for number in sorted({LEADER, *state.nodes}) if state.nodes else ():
         its = read_state(run.node(number).journal)
         attempt = its.attempt
@@ -120,7 +120,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """Describe an attempt's checkpoint and first step, or return "" if it or all earlier ones made no step."""
+    """Describe an attempt's checkpoint and first step. Return "" if it made no step or if no earlier attempt did."""
     if attempt.missed is not None:
         return english.sentence("moment", "resume_missed", values_of(attempt.missed))
     if attempt.resumed_step is not None:
@@ -136,7 +136,7 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
 
 
 def _confirmed(before: AttemptState, attempt: AttemptState) -> str:
-    """Say whether measurements confirmed a batch change. "" if unchanged or for the bundled trainer, which needs no check."""
+    """Say whether measurements confirmed a batch change. Return "" if it is unchanged or needs no check (bundled trainer)."""
     change = before.decision.change if before.decision is not None else None
     if (
         change is None
@@ -194,7 +194,7 @@ def batch_text(batch: BatchSpec) -> str:
 
 
 def trial_lines(state: RunState, run: RunPaths, tr: Tr) -> list[str]:
-    """Return the lines of a trial's report, labels first; empty if there was no trial or nothing was launched."""
+    """Return the lines of a trial's report, labels first. The list is empty if there was no trial or nothing was launched."""
     attempt = state.attempt
     try:
         job = read_run_file(run.run_json).job
@@ -245,7 +245,7 @@ def _trial_rows(
 def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
     """Yield each GPU that the attempt used, with its peak usage and its capacity in bytes.
 
-    In containers, memory is not attributed to processes, so use the total of a lone GPU or of GPUs whose usage grew.
+    In containers, memory is not attributed to processes, so use the total if there is only one GPU or its usage grew.
     """
     series = run.node().series
     most, early = highest(series, GPU, attempt), at_first(series, GPU, attempt, USED)
@@ -258,7 +258,7 @@ def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
 
 
 def step_time_s(run: RunPaths, attempt: int) -> float | None:
-    """Return an attempt's seconds per step, or None for fewer than three. Excludes the first step (compilation, warm-up)."""
+    """Return an attempt's seconds per step, or None if it has fewer than three. Excludes the first (compilation, warm-up)."""
     reader = SeriesReader(run.node().series, METRICS)
     times: dict[float, float] = {}
     while samples := reader.read():

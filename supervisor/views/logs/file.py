@@ -80,7 +80,7 @@ class TextLine(NamedTuple):
 
 
 class LogFile:
-    """One file, open for reading. `full_size`: in a replay, including content after the current moment.
+    """A file that is open for reading. In a replay, `full_size` includes content after the current moment.
 
     Args:
         path: the log; it need not exist yet.
@@ -205,7 +205,7 @@ class LogFile:
         return 0
 
     def number_at(self, offset: int) -> int | None:
-        """Return the 0-based number of the line starting at `offset`, or None if counting has not got that far."""
+        """Return the 0-based number of the line starting at `offset`, or None if lines have not been counted that far."""
         chunk = offset // CHUNK_BYTES
         if chunk > self.newlines.chunks:
             return None
@@ -213,7 +213,7 @@ class LogFile:
         return self.newlines.before(chunk) + self.read(start, offset - start).count(b"\n")
 
     def offset_of(self, number: int) -> int | None:
-        """Return the offset of line `number` (from 0). Return None if the file is shorter or counting has not got that far."""
+        """Return the offset of line `number` (from 0), or None if the file is shorter or has not been counted that far."""
         if number <= 0:
             return 0
         chunk = self.newlines.chunk_of(number - 1)  # at the end of counting, less than a chunk is uncounted

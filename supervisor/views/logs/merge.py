@@ -131,7 +131,7 @@ def rows_from(streams: Sequence[Stream], place: Place, stop: Place | None = None
 
 
 def _alike(heads: Sequence[_Head], first: int, texts: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return the logs in which the same unit comes up, and how many units precede it (none in the first log)."""
+    """Return the other logs in which the same unit is coming up, each with the number of units that precede it there."""
     found: list[tuple[int, int]] = []
     whose = {heads[first].writer(0)}
     for i, head in enumerate(heads):

@@ -109,7 +109,7 @@ class OpenLogs:
         self.choose_attempt(numbers[now + way])
 
     def choose_attempt(self, number: int | None) -> None:
-        """Switch to an attempt. None or the latest number keeps following the latest attempt as new ones start."""
+        """Switch to an attempt. With None or the latest number, keep following the latest attempt as new ones start."""
         is_newest = bool(self.state.attempts) and number == self.state.attempts[-1].number
         self._attempt = None if is_newest else number
         self._choose(())
@@ -189,7 +189,7 @@ class OpenLogs:
         return tuple(stream.file.size for stream in self.streams)
 
     def index_of(self, path: str) -> int | None:
-        """Return the index of the log with this name, or whose path ends in it."""
+        """Return the index of the log that has this name or whose path ends in it, or None if there is none."""
         logs = [(i, stream.ref.path) for i, stream in enumerate(self.streams)]
         tail = os.sep + path.lstrip("./")
         exact = (i for i, log in logs if str(log) == path or log.name == path)
@@ -197,7 +197,7 @@ class OpenLogs:
         return next(itertools.chain(exact, ends), None)
 
     def ranks(self) -> tuple[str, ...]:
-        """Return the ranks that write to these logs, per their lines or file names. If the query names nodes, only those count."""
+        """Return the ranks that write to these logs, judging by lines or file names. If the query names nodes, only those count."""
         nodes = self.query.nodes
         found = {who for s in self.streams if not nodes or s.ref.node in nodes for who in s.writers()}
         return tuple(sorted(filter(str.isdigit, found), key=int))
@@ -258,7 +258,7 @@ class OpenLogs:
     # -- counts ------------------------------------------------------------------------------------------
 
     def count(self, *, is_moved: bool) -> bool:
-        """Count lines in the most urgent log's next chunk. False when done. `is_moved`: the user moved, so line numbers matter."""
+        """Count lines in the most urgent log's next chunk. Return False when done. If `is_moved`, line numbers are needed."""
         included = self.included
         if self.searched and any(finder.count() for finder in self.finders):
             return True

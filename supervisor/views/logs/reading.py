@@ -29,8 +29,8 @@ class LogAt(msgspec.Struct, frozen=True):
         attempt: attempt number, from 1, or None for the latest.
         step: training step of the line.
         t: wall time in seconds, used if no line has that step.
-        is_any_day: whether `t` is a time of day, on the latest day that includes it.
-        path: the file, or None for the cursor's. `line` (from 1) or `offset` (in bytes) is a position in it.
+        is_any_day: whether `t` is only a time of day; the latest day that includes it is used.
+        path: the file, or None for the one under the cursor. `line` (from 1) or `offset` (in bytes) is a position in it.
         text: text of the line in a verdict.
     """
 
@@ -57,7 +57,7 @@ def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[obj
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """The number of matches so far. `ordinal` counts from 1, or is None until known. `at_match` means a match is visible."""
+    """The number of matches so far. `ordinal` is 1-based, or None until known. If `at_match` is true, a match is visible."""
 
     found: int
     done_ratio: float
@@ -134,7 +134,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """A one-line message to the user. `good` is None while work is in progress and False on trouble."""
+    """A one-line message to the user. `good` is None while work is in progress and False if something went wrong."""
 
     text: str
     good: bool | None = None

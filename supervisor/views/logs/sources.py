@@ -35,7 +35,7 @@ NOTABLE = re.compile(r"rror|RROR|xception|arning|WARN|Traceback|FATAL|CRITICAL|o
 
 
 class LogRef(NamedTuple):
-    """A log of a run: who writes it, and its path. `who` is empty if the file contains output from every rank.
+    """A run's log file: its writer and its path. `who` is empty if the file contains output from every rank.
 
     `node` is set only in a multi-node run.
     """
@@ -78,7 +78,7 @@ def logs_of(
 def split_rank(text: str, who: str) -> tuple[str, str]:
     """Return a line's writer and the line without its rank prefix. `who` is the file's writer.
 
-    In a shared log, a rank mark that the script's own logger prints after time and level also counts, but is kept.
+    In a shared log, a rank that the script's own logger prints after the time and level also counts, but is kept.
     """
     if text[:1] not in {"[", "("} and who not in {AGENT, ""}:
         return who, text

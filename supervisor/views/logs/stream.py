@@ -33,8 +33,8 @@ REACTION_S = 0.05
 class Stream:
     """A log with line times, filtered by a query.
 
-    A line's time is its arrival time in the attempt's index. Logs without one (from an older version, or not started
-    by stoker) use the timestamps in their lines or, failing that, even spacing up to the last write.
+    A line's time is its arrival time in the attempt's index. Logs with no index (from an older version, or not
+    started by stoker) use the timestamps in their lines or, failing that, even spacing up to the last write.
 
     Args:
         ref: identifies the log.
@@ -216,7 +216,7 @@ class Stream:
         return self.time_of(line) + (REACTION_S if self.ref.who == AGENT else 0.0)
 
     def time_of(self, line: TextLine) -> float:
-        """Return when a line was written, in wall seconds. The time is estimated without an index or timestamps."""
+        """Return when a line was written, as wall time in seconds. Without an index or timestamps, this is an estimate."""
         if (arrivals := self.arrivals) is not None:
             if line.end <= arrivals.end:
                 return arrivals.time_of(line.end)
@@ -261,7 +261,7 @@ class Stream:
         return t + (self._stamps_shift() or 0.0) if t is not None else None
 
     def _stamped_t(self, line: TextLine) -> float:
-        """Return a line's timestamp, or else that of the closest line above that has one."""
+        """Return the timestamp of a line, or of the closest line above that has one."""
         t, passed = self._start_t, []
         lines = itertools.chain([line], self.file.backward(line.offset))
         for each in itertools.islice(lines, STAMP_LINES):

@@ -262,7 +262,7 @@ class LogViewport:
         return offset
 
     def _to_time(self, t: float, *, is_any_day: bool) -> None:
-        """Go to the first lines at `t`, estimated if a log has no times. If `is_any_day`, `t` is a time of day on the latest day."""
+        """Go to the first lines at `t` (estimated for logs without times). If `is_any_day`, `t` is a time on the latest day."""
         filled = [stream for stream in self.logs.included if stream.file.size]
         if is_any_day and filled:
             newest = max(stream.written_t for stream in filled)
@@ -319,7 +319,7 @@ class LogViewport:
             self._notes.append("that line is filtered out: here is the nearest that is kept")
 
     def _go_near(self, index: int, line: TextLine) -> bool:
-        """Go to a line if the query includes it, else to the next it includes, else the last before. Return False if none."""
+        """Go to a line or, if the query hides it, the next visible line, else the last one before. Return False if none."""
         streams = self.logs.streams
         if next(streams[index].forward(line.offset), None) != line:
             place = self._beside(index, line, in_order=False)
@@ -360,7 +360,7 @@ class LogViewport:
             self._place, self._cursor = self._beside(*cursor.parts[0]), None
 
     def find(self, query: Query, cursor: Row | None) -> None:
-        """Search up from the cursor, or from the end without one. If there is no match above, search down.
+        """Search up from the cursor, or from the end if there is no cursor. If nothing above matches, search down.
 
         If nothing matches, return to where the search began, since earlier keystrokes may have moved the page.
         """
@@ -484,7 +484,7 @@ def _row_of(rows: Sequence[Row], at: At | None) -> int | None:
 
 
 def _number_of(stream: Stream, row: Row) -> int | None:
-    """Return a row's line number (from 1), or None if it has not been counted that far."""
+    """Return a row's line number (from 1), or None if lines have not been counted that far."""
     number = stream.file.number_at(row.parts[0][1].offset)
     return number + 1 if number is not None else None
 

@@ -34,7 +34,7 @@ AXIS_FIELDS = frozenset(
     ["step", "total_steps", "epoch", "total_epochs", "epoch_step", "epoch_steps", "eta_s", *se.CONTEXT]
 )
 LONGEST_STEP_S = 4 * 3600.0
-"""A longer printed step time must count from the start. In 400 real logs, no step took half an hour."""
+"""A longer printed step time must be the time since the start. In 400 real logs, no step took half an hour."""
 TOGETHER_S = 0.5
 
 
@@ -114,7 +114,7 @@ class _Keyed:
 
 
 class Readings:
-    """Latest readings from a node's GPUs, ranks and machine. `with_history` is off for remote nodes (maybe hundreds of ranks)."""
+    """Latest readings of a node's GPUs, ranks and machine, without history for remote nodes (possibly hundreds of ranks)."""
 
     def __init__(self, *, with_history: bool) -> None:
         self._with_history = with_history
@@ -239,7 +239,7 @@ class Gatherer:
             self._lost.append(point)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Check whether training logged a speed. If speeds appear next to a loss, a line without a loss is from evaluation."""
+        """Check whether a speed was logged by training. If speeds appear next to a loss, lines without one are from evaluation."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True
@@ -322,7 +322,7 @@ def _numeric(item: tuple[str, object]) -> tuple[int, str]:
 
 
 def _keep_pace(pace: Pace, sample: Sample, step: float) -> None:
-    """Record when a step was logged: when it was read or, if the log was read late, the time in the line."""
+    """Record when a step was logged: the time it was read or, if the log was read late, the time in the line."""
     if se.LINE_T not in sample.v:
         pace.add(sample.t, step, sample.a)
     elif (line_t := sample.v[se.LINE_T]) is not None:

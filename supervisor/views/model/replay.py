@@ -93,7 +93,7 @@ def record_of(run: RunPaths, *, node: int = 0) -> Recording:
 
 
 def _ordered(events: Iterable[Event]) -> list[Event]:
-    """Sort each keeper's events by time; keepers stay in journal order, as the clock may have been set back between two."""
+    """Sort each keeper's events by time. Keepers stay in journal order, as the clock may have been set back between them."""
     lives: list[list[Event]] = [[]]
     for event in events:
         if isinstance(event, KeeperStarted):
@@ -115,7 +115,7 @@ class ReplayClock:
         end_t: the last moment, where the clock stops.
         speed: recorded seconds per second, or None to choose one that suits the length.
         monotonic: the clock that drives this one.
-        waits: hold at the first moment until `begin`, so nothing plays before it can be seen.
+        waits: whether to wait at the first moment until `begin`, so that nothing plays before the user can see it.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class ReplayReader:
 
 
 def next_fact(facts_t: Sequence[float], now: float, way: int) -> float | None:
-    """Return the time of the next or previous event, if any, skipping an event that was only just passed."""
+    """Return the time of the next or previous event, if any. Going back skips events passed less than a second ago."""
     if way > 0:
         at = bisect_right(facts_t, now + 1e-3)
         return facts_t[at] if at < len(facts_t) else None

@@ -58,7 +58,7 @@ _RATE = re.compile(r"-{0,2}(?:[\w.]+\.)?(?:lr|learning[-_]rate)(?:=(.+))?", re.I
 
 
 def own_arguments(job: JobSpec | None, state: RunState) -> tuple[str, ...] | None:
-    """Return the latest attempt's script arguments, secrets hidden, no resume or run directory paths. None if unknown."""
+    """Return the latest attempt's script arguments, redacted and without resume or run directory paths, or None if unknown."""
     if job is None:
         return None
     argv = state.attempt.argv if state.attempt is not None else ()
@@ -91,7 +91,7 @@ def newest_rate(state: RunState, command: Sequence[str]) -> str:
 
 
 def batch_of(batch: BatchSpec | None) -> str:
-    """Format an attempt's global batch, as ``8 a rank`` if the rank count is unknown. Return "" if there is no batch."""
+    """Format an attempt's global batch, or ``8 a rank`` if the rank count is unknown. Return "" if there is no batch."""
     if batch is None:
         return ""
     return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
@@ -109,7 +109,7 @@ def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
 
 
 def watched_word(state: RunState, *, live: bool) -> str:
-    """Return a watched job's state per its log: live, quiet, unknown (how it exited), unwatched, or "" if none applies."""
+    """Return a watched job's state from its log: live, quiet, unknown (exit not seen), unwatched, or "" if none applies."""
     condition, attempt = state.condition, state.attempt
     if state.mode != "observed" or attempt is None:
         return ""
@@ -158,12 +158,12 @@ class RunRow:
 
     @cached_property
     def history(self) -> str:
-        """Each failure class once, then the latest verdict, such as ``cuda_oom→healthy``, even if stopped later."""
+        """The failure classes, once each, then the latest verdict (``cuda_oom→healthy``), even if the run was stopped later."""
         return self._after_earlier(self.failure)
 
     @cached_property
     def reason(self) -> str:
-        """The history with the latest attempt's reason, not its class: ``ValueError: label 1001 out of range``."""
+        """The history with the latest attempt's reason instead of its class: ``ValueError: label 1001 out of range``."""
         verdict = self.state.attempt.verdict if self.state.attempt is not None else None
         return self._after_earlier(short_reason(verdict) if verdict is not None and self.failure else "")
 
@@ -190,7 +190,7 @@ class RunRow:
     def failure(self) -> str:
         """The failure class of the latest verdict, or "" if there is none or the user stopped the attempt.
 
-        Failures that the run recovered from are not shown. A log that was not seen to finish is not shown as healthy.
+        Failures that the run recovered from are not shown. A run whose log was not seen to finish is not shown as healthy.
         """
         attempt = self.state.attempt
         if attempt is None or attempt.verdict is None or attempt.ended_on_request:
@@ -206,7 +206,7 @@ class RunRow:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the latest attempt's logs were only partly read. If so, it got further than the last step read."""
+        """Whether the latest attempt's logs were only partly read. If so, it got further than the last step that was read."""
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
@@ -235,7 +235,7 @@ GREATEST_FIRST = frozenset([SortKey.NEWEST, SortKey.STEP, SortKey.DURATION])
 class Scope:
     """Which runs to list: those in the directory `place`, or all that this user started (`everywhere`).
 
-    If `place` is None, all are in the same directory. The TUI's thread sets the scope; the reader thread reads it.
+    If `place` is None, all runs are in the same directory. The TUI's thread sets the scope; the reader thread reads it.
     """
 
     place: Path | None = None
@@ -244,7 +244,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class RunList:
-    """Runs, latest first. `complete`: all journals were read. `elsewhere` counts those in other directories, listed or not."""
+    """Runs, latest first. If `complete`, all journals were read. `elsewhere` counts runs in other directories, listed or not."""
 
     revision: int
     rows: tuple[RunRow, ...]
@@ -423,7 +423,7 @@ def filtered(
     """Return the rows that match every term: text, regexes, comparisons, days (``today``, ``yesterday``, ``2026-11-26``).
 
     Text and regexes search ID, name, state, failures, note and command. ``:`` and ``=`` compare strings; ``:`` also
-    matches in words. An unknown is never less or greater. Days are local start dates. `shown`: see `RunRow.word`.
+    matches within words. Unknown values are never less or greater. Days are local start dates. `shown`: see `RunRow.word`.
     """
     try:
         words = list(words_of(typed, FIELDS))
@@ -433,7 +433,7 @@ def filtered(
 
 
 def filter_trouble(typed: str) -> str:
-    """Return a filter's error as one line, such as a comparison without a number or a bad expression, or "" if valid."""
+    """Return what is wrong with a filter (a bad expression, a comparison without a number) as one line, or "" if valid."""
     try:
         for word in words_of(typed, FIELDS):
             name, sign, value = word.field, word.sign, word.value.lower()

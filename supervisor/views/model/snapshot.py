@@ -82,10 +82,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     `metrics` maps series names to points, and `smoothed` belongs to the loss. `loss_name` is the log's own name for
     the value shown as the loss, if there are several losses and no total. `series` has every metric in full under its
-    own name. `lost` holds the latest non-finite losses, and `lost_since` is the first that no finite loss followed.
+    own name. `lost` holds the latest non-finite losses, and `lost_since` is the first one not followed by a finite loss.
     For each series whose latest value is non-finite, `odd` gives the attempt and how the value was written.
-    `keeper_alive` means that a keeper holds the lock; `gone`, that the run directory was removed. `misplaced` is the
-    notice for a directory other than the one where the run was started, or "". `pace` holds the latest attempt's most
+    `keeper_alive` means that a keeper holds the lock; `gone` means that the run directory was removed. `misplaced` is
+    the notice for a directory other than the one where the run was started, or "". `pace` holds the latest attempt's most
     recent gaps between logged steps, and `pace_s` is their median in seconds per step. `gpu_util` and `gpu_memory` are
     ratios over all of this node's devices. `recorded_t` is the current moment of a replay. `nodes` lists all nodes of
     a multi-node run, node 0 first, and is otherwise empty. All other fields describe node 0.
@@ -117,7 +117,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def node_logs(self) -> tuple[NodeLogs, ...]:
-        """The directory that lists each node's logs, in a multi-node run."""
+        """In a multi-node run, the directory that lists each node's logs."""
         return tuple(NodeLogs(node.number, node.paths, node.state) for node in self.nodes)
 
     @property
@@ -130,7 +130,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def step_time_s(self) -> tuple[float | None, bool]:
-        """Seconds per step of the job, and whether they were derived from log times; see `step_pace.job_pace`."""
+        """The job's seconds per step, and whether they were derived from log times; see `step_pace.job_pace`."""
         newest = self.metrics["step_time_s"][-max(len(self.pace), LEAST_STEPS) :]
         logged = (point.mean for point in newest if self.is_current(point.attempt))
         return job_pace(self.latest("step_time_s"), logged, self.gap_s, len(self.gaps))
@@ -143,7 +143,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def gaps(self) -> Track:
-        """The gaps in `pace` that reflect the job's speed, excluding a pipe's first lines, which were written earlier."""
+        """The gaps in `pace` that reflect the job's speed, excluding the first lines read from a pipe, which were written earlier."""
         state = self.state
         if state.source != A_PIPE or state.attempt is None:
             return self.pace
@@ -180,7 +180,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return track[-1].mean if track and self.is_current(track[-1].attempt) else None
 
     def not_finite(self, name: str) -> str:
-        """Return a metric's latest value as written if nan, inf or -inf, else "". Older data may say only "nan or inf"."""
+        """Return a metric's latest value as written if it is nan, inf or -inf, else "". Older data may only say "nan or inf"."""
         attempt, word = self.odd.get(name, (0, ""))
         return word if word and self.is_current(attempt) else ""
 

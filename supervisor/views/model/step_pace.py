@@ -37,10 +37,10 @@ LEAST_STEPS = 9
 def job_pace(
     reported_s: float | None, logged_s: Iterable[float], pace_s: float | None, gaps: int
 ) -> tuple[float | None, bool]:
-    """Return seconds per step of the job, and whether they were derived from when steps were logged.
+    """Return the job's seconds per step, and whether they were derived from when steps were logged.
 
     They are derived if the latest attempt logs no step time or if the logged time contradicts the steps, for
-    example because it leaves out a rank's waits or covers ten steps.
+    example because it excludes the time a rank spends waiting or covers ten steps.
 
     Args:
         reported_s: the latest logged step time.
@@ -60,19 +60,19 @@ def job_pace(
 
 
 def epoch_times(printed: Track) -> Track:
-    """Return each epoch's printed duration, or an empty track if the times appear to count from the start."""
+    """Return each epoch's printed duration, or an empty track if the times appear to be measured from the start."""
     return () if is_since_start([point.mean for point in printed], LEAST_EPOCHS + 1) else printed
 
 
 def is_since_start(values: Sequence[float], least: int) -> bool:
-    """Check whether the times in a log count from its start. False for fewer than `least` values."""
+    """Check whether the times in a log are measured from its start. Return False for fewer than `least` values."""
     if len(values) < least or values[-1] < RISEN * values[0]:
         return False
     return all(b >= a for a, b in pairwise(values))
 
 
 def epochs_apart(logged: Track) -> Track:
-    """Return the seconds between epochs of the latest training, measured at the first logged line of each."""
+    """Return the seconds between epochs in the latest training run, measured from each epoch's first log line."""
     firsts: list[Point] = []
     for point in logged:
         if point.epoch is None or point.time is None:
@@ -151,5 +151,5 @@ class Pace:
 
 
 def _apart_s(t: float, before: float) -> float:
-    """Return the smallest difference between two timestamps that shows they are really apart."""
+    """Return the smallest difference at which two timestamps are considered distinct."""
     return APART_BY_FINE_CLOCK_S if t % 1 and before % 1 else APART_BY_CLOCK_S

@@ -14,7 +14,7 @@ class Point(NamedTuple):
     """A sample, or several merged into one.
 
     `t` (wall seconds), `step`, `epoch`, `number` (index among the readings) and `line_t` come from the latest sample.
-    If `late`, it was read some time after it was written: `t` is when, and `line_t` is the time in the line, if any.
+    If `late`, it was read well after it was written: `t` is when it was read, and `line_t` the time in the line, if any.
     """
 
     t: float
@@ -84,7 +84,7 @@ class Whole:
         return self._view
 
     def _merge(self) -> None:
-        """Merge light points, then ones twice as heavy, and so on, until 1/8 is free. Merging all pairs thins early ones too much."""
+        """Merge light points, then points twice as heavy, etc., until 1/8 is free. Merging all pairs overthins early points."""
         newest = max(1, self._cap // 4)
         first, older, newer = self._points[:1], self._points[1:-newest], self._points[-newest:]
         samples = sum(point.weight for point in older)
@@ -156,6 +156,6 @@ def _sums(values: Sequence[float], keep: float) -> list[float]:
 
 
 def median(values: Iterable[float]) -> float | None:
-    """Return the median, or None if empty. It is the lower of two middle values, so of two ranks the faster sets the norm."""
+    """Return the median, or None if empty. The lower of two middle values is used, so the faster of two ranks is the norm."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2] if ordered else None

@@ -58,20 +58,20 @@ RETRY_S = 0.02
 
 
 class Passed(Message):
-    """Follows a key through the same queues. When it reaches the app, the key has been handled."""
+    """A message that follows a key through the same queues. When it reaches the app, the key has been handled."""
 
 
 class KeyOrder:
     """A queue that holds keys back while another key is being handled, so that each key is finished before the next.
 
     Textual passes a key to the focused widget, and a binding acts only after the key has bubbled up to the app.
-    Meanwhile the widget writes the next letter. So in a burst, as over slow ssh, ``Backspace 0`` became
+    Meanwhile, the widget inserts the next letter. In a burst of keys, e.g. over slow ssh, ``Backspace 0`` became
     ``0 Backspace``, and text typed right after the key that opens a dialog went to the screen below.
 
     Args:
         app: the app that gets the keys.
         handle: Textual's own handling of a key.
-        early: whether a key comes too early, so that it and later keys wait. Called until the key may pass.
+        early: whether a key came too early and must wait, along with later keys. Called until the key may pass.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class KeyOrder:
         await self._next()
 
     def _follow(self) -> bool:
-        """Post a message that follows the key. Return whether it can arrive."""
+        """Post a message that follows the key. Return False if it cannot be delivered."""
         screen = self._screen = self._app.screen
         message = Passed()
         if not (self._app.focused or screen).post_message(message):
@@ -239,7 +239,7 @@ class StokerApp(ThemedApp):
         return self.browser
 
     def _leave_soon(self) -> None:
-        """Quit on a signal. If the terminal is gone, Textual may wait forever for its writer, so set an alarm."""
+        """Quit on a signal. If the terminal is gone, Textual may wait forever for its writer thread, so set an alarm."""
         signal.alarm(LEAVE_LATEST_S)
         self.exit()
 
@@ -401,14 +401,14 @@ class StokerApp(ThemedApp):
         self._list()
 
     def _read_with(self, feeder: Feeder[Any]) -> None:
-        """Start the only reading thread. The previous one exits on its own and is joined when the app exits."""
+        """Start a new reading thread. The previous one exits on its own and is joined when the app exits."""
         if self._feeders:
             self._feeders[-1].ask_to_stop()
         self._feeders.append(feeder)
         feeder.start()
 
     def action_leave(self) -> None:
-        """Quit without stopping the training."""
+        """Quit without stopping the run."""
         self.exit()
 
 

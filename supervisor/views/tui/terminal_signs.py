@@ -1,6 +1,6 @@
 """Signals outside the TUI: terminal title, bell, desktop notification. Each has a setting in ``[ui]``.
 
-Each is one line without control characters or secrets, because run names and log text are untrusted data.
+Each signal is one line without control characters or secrets, because run names and log text are untrusted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NO_SEQUENCES = frozenset(["linux", "dumb"])
 
 
 class TerminalSigns:
-    """The terminal's title and alerts to the user, one for a failure and one when the run finishes.
+    """Sets the terminal title and alerts the user, once when an attempt fails and once when the run finishes.
 
     Args:
         appearance: the settings.
-        env: its ``TERM``, ``TMUX`` and ``STY`` reveal what sits between stoker and the terminal.
+        env: the environment; ``TERM``, ``TMUX`` and ``STY`` reveal what sits between stoker and the terminal.
         write: writes to the terminal.
         tr: translates into the user's language.
-        calls: whether news may trigger an alert. False when replaying recorded time.
+        calls: whether news may trigger an alert. False when a recording is replayed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TerminalSigns:
         self._last: object = None
 
     def take(self, snapshot: Snapshot | None, now: float, *, recorded: bool = False) -> None:
-        """Process a snapshot of the open run (None while the run list is open). No alerts for old news or if `recorded` is true."""
+        """Process a snapshot of the open run, or None while the run list is open. Old or `recorded` news triggers no alert."""
         self._entitle("stoker" if snapshot is None else title_of(snapshot, now, self._tr))
         if snapshot is None:
             self._run = ""
@@ -116,9 +116,9 @@ def title_of(snapshot: Snapshot, now: float, tr: Tr) -> str:
 
 
 def worth_a_call(state: st.RunState) -> object:
-    """Return the reason to alert the user, or None if there is none.
+    """Return why the user should be alerted, or None.
 
-    Reasons are a failed attempt, or a run that finished without a stop request and not because its attempt failed.
+    The user is alerted when an attempt fails, and when a run finishes without a failure or a stop request.
     """
     attempt, condition = state.attempt, state.condition
     if attempt is not None and attempt.failure is not None and not attempt.verdict_provisional:

@@ -63,7 +63,7 @@ class Kinds(Formatter):
         return self.vformat(OPTIONAL.sub(kept, text), (), values)
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        """Format a value. ``t`` translates it, a table name looks it up there, and anything else is a Python spec."""
+        """Format a value. ``t`` translates it, a table name looks it up in that table, and anything else is a Python format spec."""
         if format_spec == "t":
             return self._translate(str(value))
         if (table := self._tables.get(format_spec)) is not None:
@@ -119,7 +119,7 @@ def values_of(event: Event) -> dict[str, object]:
 
 
 def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:
-    """Return ``log read to 120 of 600 MB``, in English, or "" if reading is complete or keeping up."""
+    """Return ``log read to 120 of 600 MB``, in English, or "" if reading is complete or has caught up."""
     if not isinstance(of, Progress):
         return read_to(of.log_read_bytes, of.log_size_bytes)
     return read_to((of.log_bytes or 0) - of.lag_bytes, of.log_bytes) if of.lag_bytes else ""
@@ -134,7 +134,7 @@ def reading_ratio(state: RunState) -> float | None:
 
 
 def is_unread(state: RunState) -> bool:
-    """Check whether a watched log has yet to be checked. It may be live or long quiet."""
+    """Check whether a watched log has not been checked yet. It may still be growing or may have gone quiet long ago."""
     attempt = state.attempt
     if state.mode != "observed" or attempt is None or attempt.log_checked or attempt.ended_t is not None:
         return False
@@ -142,7 +142,7 @@ def is_unread(state: RunState) -> bool:
 
 
 def reading_text(state: RunState) -> str:
-    """Return ``reading 231 MB, 37 %`` (English) for a watched log or old journal; ``reading`` if unchecked; "" if keeping up."""
+    """Return ``reading 231 MB, 37 %`` (English) for a watched log or old journal, ``reading`` if unchecked, "" if caught up."""
     if is_unread(state):
         return "reading"
     ratio, size_bytes = reading_ratio(state), state.progress.log_bytes if state.progress is not None else None
@@ -156,7 +156,7 @@ def reading_text(state: RunState) -> str:
 
 
 def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> str:
-    """Return ``step 1 200``, ``epoch 3.5``, ``before its first step`` (English) or "". The latest uses the header's `step`."""
+    """Say where an attempt ended: ``step 1 200``, ``epoch 3.5``, ``before its first step``, or "". The latest ended at `step`."""
     if reading_ratio(state) is not None:
         return ""  # the reading position is not the end
     is_newest = state.attempt is not None and attempt.number == state.attempt.number

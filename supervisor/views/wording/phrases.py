@@ -18,7 +18,7 @@ _ATTEMPTS = "nodes/0/attempts"
 
 
 def place_of(attempt: AttemptState, path: str, line: int | None, tr: Tr = english) -> str:
-    """Return a verdict's file and line, naming the rank if possible, else the path in the run or the file name.
+    """Return a verdict's file and line, with the rank's name if possible, or else the path in the run or the file name.
 
     Args:
         attempt: the verdict's attempt. Relative paths are relative to its directory.
@@ -42,7 +42,7 @@ def is_stacks(path: str | None) -> bool:
 
 
 def below_run(attempt: int, path: str) -> str:
-    """Shorten a path to one relative to the attempt or run directory, or to its last two components."""
+    """Make a path relative to the attempt or run directory, or keep only its last two components."""
     home = f"{_ATTEMPTS}/{attempt}"
     if posixpath.isabs(path):
         _, inside, rest = path.partition("/nodes/")
@@ -57,7 +57,7 @@ def below_run(attempt: int, path: str) -> str:
 
 
 def of_project(path: str, folder: str | None) -> str:
-    """Shorten a source path: relative to the job's directory if inside it, else ``…/`` and two components."""
+    """Shorten a source path: make it relative to the job's directory if inside it, or keep ``…/`` and two components."""
     if folder and posixpath.isabs(path) and path.startswith(folder.rstrip("/") + "/"):
         return path[len(folder.rstrip("/")) + 1 :]
     if not posixpath.isabs(path):
@@ -66,13 +66,13 @@ def of_project(path: str, folder: str | None) -> str:
 
 
 def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
-    """Return the rank that writes a file, or None if several do."""
+    """Return the rank that writes a file, or None if there is none or more than one."""
     found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
     return found[0] if len(found) == 1 else None
 
 
 def _is_same(path: str, name: str) -> bool:
-    """Check whether a verdict's path is a rank's file, however the run directory is spelled."""
+    """Check whether a verdict's path refers to a rank's file, however the path of the run directory is written."""
     if posixpath.isabs(name):
         return path == name
     return path == name or path.endswith(f"/{name}")

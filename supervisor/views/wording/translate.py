@@ -95,7 +95,7 @@ def catalogue(lang: Lang) -> dict[str, str]:
 
 
 class _Template(NamedTuple):
-    """A sentence template: `pieces` surround captured `names`. `value` alternates literals and names; `modes` is by name."""
+    """A sentence template. `pieces` surround captured `names`; `value` alternates literals and names; `modes` is keyed by name."""
 
     pieces: tuple[str, ...]
     names: tuple[str, ...]
@@ -103,7 +103,7 @@ class _Template(NamedTuple):
     modes: Mapping[str, str]
 
     def captured(self, text: str) -> dict[str, str] | None:
-        """Return the captured strings, or None if there is no match. Takes linear time: each piece is searched once."""
+        """Return the captured strings, or None if there is no match. Takes linear time: each piece is searched for only once."""
         first, *between, last = self.pieces
         at, end = len(first), len(text) - len(last)
         if end <= at or not text.startswith(first) or not text.endswith(last):
@@ -128,7 +128,7 @@ class Translator:
 
     In a key, a placeholder matches any text, but a one-letter name matches a number (no letters), ``span`` and ``age``
     a duration, ``place`` a word, and ``call`` one clause; ``word(s)`` is singular or plural. In a value, ``{name}`` is
-    the text and ``{name:t}`` its translation, if any; without one, ``{name:!}`` prevents a match. Failing an entry,
+    the text and ``{name:t}`` its translation, if any; without one, ``{name:!}`` prevents a match. Without an entry,
     clauses joined by `` · ``, ``;``, ``:`` or ``,`` are translated separately, keeping outer punctuation and spaces.
     """
 

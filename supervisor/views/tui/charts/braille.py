@@ -126,7 +126,7 @@ class Bucket(NamedTuple):
 
 
 class Scale(msgspec.Struct, frozen=True):
-    """Maps `low`..`high` onto `dots` dots, logarithmically if `log`, or counting from the top if `flipped`."""
+    """Maps `low`..`high` onto `dots` dots: on a logarithmic scale if `log`, and counted from the top if `flipped`."""
 
     low: float
     high: float
@@ -243,7 +243,7 @@ def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` values in the bounds: 1, 2 and 5 times powers of ten, or just the powers if too many.
+    """Return at most `most` values in the bounds: 1, 2 and 5 times powers of ten, or just the powers if those are too many.
 
     Bounds less than half a decade apart are nearly linear, so they use `ticks`.
     """

@@ -98,7 +98,7 @@ def axis_for(wanted: Axis | None, tracks: Sequence[Track]) -> Axis:
 
 @of_track
 def positions(track: Track, axis: Axis) -> Sequence[float]:
-    """Return each point's position, or the last one if it has no value. Epoch readings are spread over the epoch."""
+    """Return each point's position. A point with no value keeps the previous one. Epoch readings are spread over the epoch."""
     if axis is Axis.NUMBER and track and not track[-1].number:  # not numbered
         return [float(at) for at in range(1, len(track) + 1)]
     values = [value_of(point, axis) for point in track]
@@ -133,7 +133,7 @@ def span_of(track: Track, axis: Axis) -> tuple[float, float] | None:
 
 @of_track
 def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
-    """Return how many points have a value on an axis, and its min and max, or None if the counter restarts in an attempt."""
+    """Return how many points have a value on an axis, the min and the max, or None if the counter restarts in an attempt."""
     given = [(point.attempt, value) for point in track if (value := value_of(point, axis)) is not None]
     if any(mine == other and b < BACK_RATIO * a for (mine, a), (other, b) in pairwise(given)):
         return None
@@ -208,8 +208,8 @@ def _moved(look: Look, start: float, size: float, whole: tuple[float, float]) ->
 class Curve(msgspec.Struct, frozen=True):
     """A series to draw. `smoothed` is parallel to `points`; if it is empty, the means are drawn.
 
-    `cuts` maps each attempt to the step from which a later attempt redid its work (drawn faint). `band` is the
-    style of the value range behind the smoothed curve, or None. `letter` is drawn at the latest point.
+    `cuts` maps each attempt to the step from which a later attempt repeated it; the repeated part is drawn faintly.
+    `band` is the style of the value range behind the smoothed curve, or None. `letter` is drawn at the latest point.
     """
 
     points: Track

@@ -20,7 +20,7 @@ class Gauge(StrEnum):
 
 
 class Limits(NamedTuple):
-    """The ratios where amber and red begin. If red is below amber, low values are bad."""
+    """The ratios at which amber and red begin. If red is below amber, low values are bad."""
 
     amber: float
     red: float
@@ -64,7 +64,7 @@ def band_style(name: str) -> TextStyle:
 
 
 def run_style(at: int) -> TextStyle:
-    """Return a run's color in a chart. Only the first run's is unique; the seventh run reuses the second's."""
+    """Return a run's chart color. Only the first run's color is unique; the seventh run reuses the second run's color."""
     return _RUN_STYLES[at if at < len(_RUN_STYLES) else 1 + (at - 1) % (len(_RUN_STYLES) - 1)]
 
 

@@ -40,7 +40,7 @@ class LossPanel(ChartPanel):
         return (snapshot.metrics["loss"], snapshot.lost) if snapshot is not None else ()
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the title and the readout at the cursor, or else the latest values."""
+        """Return the title and the readout, which shows the values at the cursor or, without a cursor, the latest values."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -130,7 +130,7 @@ class Use(NamedTuple):
 
 
 def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
-    """Return GPU usage, or failing that the machine's memory, its cores or the first rank's cores."""
+    """Return what to chart: GPU usage if there are GPUs, else the machine's memory or CPU, else the first rank's CPU."""
     machine = snapshot.machine
     if snapshot.gpus and not memory:
         return Use("GPU", snapshot.gpu_util, 1.0, Gauge.GPU, fm.percent)
@@ -215,7 +215,7 @@ def _beside_loss(snapshot: Snapshot) -> Track:
 
 
 def not_finite(snapshot: Snapshot) -> str:
-    """Describe a loss that is non-finite now (since when, last finite value). "" if finite or the log is still being read."""
+    """Say when the loss became non-finite and its last finite value, or "" if it is finite or the log is still being read."""
     first = snapshot.lost_since
     if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
         return ""
@@ -228,16 +228,16 @@ def not_finite(snapshot: Snapshot) -> str:
 
 
 def start_of(state: RunState, tracks: Iterable[Track]) -> float:
-    """Return where the time axis starts (wall seconds): the first launch, or the first line of a log attached later."""
+    """Return the start of the time axis in wall-clock seconds: the first launch, or the first line of a log attached later."""
     known = [track[0].time for track in tracks if track]
     known += [attempt.started_t or attempt.planned_t for attempt in state.attempts[:1]]
     return min((t for t in known if t is not None), default=0.0)
 
 
 def attempt_marks(state: RunState) -> list[Mark]:
-    """Return marks, newest first to keep their labels, for failures, later attempts and switches to another printed loss.
+    """Return marks for failures, later attempts and changes of the printed loss, newest first so their labels are kept.
 
-    While an old log is still being read, there are none, because the last line read is not the last in the log.
+    While an old log is still being read, there are no marks, because its last line has not been read yet.
     """
     attempts = state.attempts
     found: list[Mark] = []

@@ -83,7 +83,7 @@ class ChartPanel(Panel, can_focus=True):
         raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Check whether a key is available. Esc and Enter go to the screen if they do nothing here."""
+        """Check whether a key is available. Esc and Enter are passed to the screen if they do nothing here."""
         if action == "plain":
             return bool(self.closes())
         if action == "choose":
@@ -108,7 +108,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def action_cursor(self, way: int) -> None:
-        """Move the cursor to the farthest point within one column, or else to the next point. Start at the latest point."""
+        """Move the cursor to the farthest point within one column, or to the next point. It starts at the latest point."""
         whole, plot = extent(self.look, self.tracks()), self.plotted
         if whole is None or plot is None:
             return

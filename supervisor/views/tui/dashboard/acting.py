@@ -84,7 +84,7 @@ def _hidden(key: str, action: str, word: str, shown: str, text: str) -> Binding:
 
 
 def _recorded(key: str, action: str, word: str, shown: str = "") -> Binding:
-    """Bind a key for playing a recording. It is checked before the key's usual action."""
+    """Bind a key that controls playback. This binding is checked before the key's usual action."""
     name = f"recorded.{action}"
     return Binding(key, action, word, key_display=shown or None, show=bool(shown), priority=True, id=name)
 
@@ -179,7 +179,7 @@ class Requests:
     # -- what is possible now ------------------------------------------------------------------------------
 
     def renew(self) -> None:
-        """Update the possible actions and any open dialog after the run's state changes."""
+        """Update the available actions and any open dialog after the run's state changes."""
         self.report_answers()
         snapshot = self.panes.snapshot
         if snapshot is None:
@@ -230,7 +230,7 @@ class Requests:
         return is_unread and time.monotonic() - self._made_t < FIRST_READ_S
 
     def explain(self, event: events.Key) -> bool:
-        """Explain why a request key is not possible now. Return whether the key is a request key at all."""
+        """Explain why a request key is not available now. Return whether the key is a request key."""
         name, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
         if name is None:
             return False
@@ -298,7 +298,7 @@ class Requests:
         ask_over(self.panes.screen, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
-        """Add a note to the timeline, or to this user's index if the run has finished and its folder is closed."""
+        """Add a note to the timeline, or to this user's index if the run has finished and its folder is no longer written to."""
         run, text, snapshot = self._access.client.run, words.strip(), self.panes.snapshot
         if text and snapshot is not None and snapshot.state.is_over:
             self._change_index(lambda: f"noted: {give_note(run, text, os.environ)}")

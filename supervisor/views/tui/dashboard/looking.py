@@ -38,8 +38,8 @@ class Looking:
 
     Args:
         panes: the visible panes.
-        access: the way to the run.
-        deliver: called in the log's reading thread with each page and remark.
+        access: how to reach the run.
+        deliver: called with each page and remark, in the thread that reads the log.
         back: returns to the list of runs, or None if the run was not opened from the list.
     """
 
@@ -158,7 +158,7 @@ class Looking:
         self.panes.screen.query_one(MetricsPage).compare_with(others)
 
     def action_compare(self) -> None:
-        """Ask for the runs whose series to draw in each chart."""
+        """Ask which runs' series to draw in each chart."""
         from supervisor.views.tui.pages.metrics import MetricsPage
         from supervisor.views.tui.shell.prompts import AskLine, ask_over
 
@@ -167,14 +167,14 @@ class Looking:
         ask_over(self.panes.screen, AskLine("compare with", before, hint=OTHER_RUNS), self.compare_for)
 
     def compare_for(self, words: str) -> None:
-        """Draw the runs with these names beside this run, or no other run if there are no names."""
+        """Draw the named runs' curves beside this run's, or only this run's if there are no names."""
         folder = self._access.client.run.root.parent
         self.open_beside(lambda: runs_of(words, folder, os.environ) if words.strip() else ())
 
     # -- the code of a failure, and copies -------------------------------------------------------------------
 
     def _failed_attempt(self) -> AttemptState | None:
-        """Return the attempt on the failure page or visible card, or None if neither is shown."""
+        """Return the attempt shown on the failure page or the card, or None if neither is visible."""
         from supervisor.views.tui.pages.failure import FailurePage
 
         if self.panes.zoomed == "failure":
@@ -306,11 +306,11 @@ class Looking:
         self._logs.toggle_follow()
 
     def action_rank(self, way: int) -> None:
-        """Show only one rank's log, cycling through no rank, rank 0, rank 1 and so on."""
+        """Cycle the log through all ranks, only rank 0, only rank 1 and so on."""
         self._logs.next_rank(way)
 
     def action_node(self, way: int) -> None:
-        """Show only one node's log, cycling through no node, node 0, node 1 and so on."""
+        """Cycle the log through all nodes, only node 0, only node 1 and so on."""
         if self.panes.snapshot is not None:
             self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
 
@@ -321,7 +321,7 @@ class Looking:
         self.panes.log.focus()
 
     async def action_open_log(self) -> None:
-        """Open the full log at the displayed cause or the visible line. If the cause is in the stacks, open their page."""
+        """Open the full log at the displayed cause or the visible line. If the cause is in the stacks, open the stacks page."""
         from supervisor.views.tui.pages.failure import cause_of
 
         cause = cause_of(self._failed_attempt())

@@ -1,8 +1,8 @@
 """The dashboard's panes: their content, which of them fit in its two layouts, and which one is zoomed.
 
 A narrow terminal has one column: the loss or the failure card, a line per device, and the log. A wide one has two
-columns above the log. As it shrinks, panes go in this order: timeline, usage charts, tiles, ranks, devices beyond
-four, loss chart. Header, log, notice and footer stay. A failure card takes only the rows it needs.
+columns above the log. As the terminal shrinks, panes disappear in this order: timeline, usage charts, tiles,
+ranks, devices beyond four, loss chart. Header, log, notice and footer stay. A card takes only the rows it needs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CARD_BESIDE_RIGHT = 20
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """A layout. `shown`: ids of panes. `heights` in rows and `widths` in cells, by id; the others share the rest."""
+    """The panes to show. `heights` (in rows) and `widths` (in cells) are keyed by pane id; other panes share the rest."""
 
     shown: frozenset[str]
     heights: dict[str, int] = {}
@@ -53,9 +53,9 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What the layout depends on besides the terminal size, in rows. `card_rows` is 0 without a failure card.
+    """What the layout depends on besides the terminal size, in rows. `card_rows` is 0 if there is no failure card.
 
-    `gpus` says whether the devices are GPUs, which have charts.
+    `gpus` is true if the devices are GPUs, which have charts.
     """
 
     devices: int

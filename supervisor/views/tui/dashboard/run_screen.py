@@ -38,7 +38,7 @@ PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 # Beside a failure card, these keys come before keys that only change the view.
 RESTARTS = frozenset({"smaller_batch", "edit", "continue_run", "ask('restart')", "ask('stop')"})
 LOOKS = frozenset({"back", "node", "open_code", "copy", "match"})
-"""Actions that change the view, but only in some states."""
+"""Actions that change the view and are available only in some states."""
 COUNTDOWNS = {
     HANG: "a hang is about to be ended, Esc on the dashboard keeps waiting",
     RESTART: "the run is about to restart, Esc on the dashboard stops that",
@@ -80,7 +80,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self._is_composed = False
 
     def _take_actions(self, *parts: object) -> None:
-        """Copy each `action_…` of the parts. Textual searches the screen."""
+        """Copy the parts' `action_…` methods to the screen, where Textual looks for them."""
         for part in parts:
             for name in dir(part):
                 if name.startswith("action_"):
@@ -158,7 +158,7 @@ class Dashboard(KeyScreen, Screen[None]):
             self.app.notify(tr_of(self)(COUNTDOWNS[due]), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
-        """Handle a delivery from the reading thread. Until this screen runs, drop it; it will be requested again."""
+        """Handle a delivery from the reading thread. Drop it if this screen is not running yet; it will be requested again."""
         if self.is_running:
             self.call_later(self.looking.take, answer)
 
@@ -210,7 +210,7 @@ class Dashboard(KeyScreen, Screen[None]):
     # -- keys ----------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Check whether an action is available: the keeper would perform it now, or it changes this screen."""
+        """Check whether an action is available: either the keeper would accept it now, or it only changes this screen."""
         name = str(parameters[0]) if action == "ask" else action
         if name in PLAYBACK:
             searched = name == "fact" and parameters == (1,) and self.check_action("match", (1,))
@@ -232,7 +232,7 @@ class Dashboard(KeyScreen, Screen[None]):
                 self.tell(Answer(text, None))
 
     def action_leave(self) -> None:
-        """Quit without stopping the training."""
+        """Quit without stopping training."""
         self.app.exit()
 
     def action_help(self) -> None:
@@ -254,7 +254,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.app.push_screen(HelpScreen(lines))
 
     def offers(self, binding: Binding) -> bool:
-        """Check whether an available key should be shown. Keys that only explain themselves or are redundant are hidden."""
+        """Check whether an available key should be shown. Hide redundant keys and those that only explain why they do nothing."""
         match binding.action:
             case "smaller_batch":
                 return "smaller_batch" in self.requests.possible
@@ -303,7 +303,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.query_one(FooterBar).offer(tuple(unique), Hint("q", word, "leave"))
 
     def _inner_hints(self) -> list[Hint]:
-        """Return the keys for an open search and those of a full-page pane."""
+        """Return the key hints for an open search and for a full-page pane."""
         own: list[Hint] = []
         if self.panes.focused is not None and (word := self.panes.focused.closes()):
             own.append(Hint("Esc", word, "focused.plain"))

@@ -138,7 +138,7 @@ def _head(told: FailureText, verdict: Verdict) -> list[Row]:
 
 
 def _cause(told: FailureText, verdict: Verdict) -> list[Row]:
-    """Return the user's own code and the log line in context."""
+    """Return rows that show the user's own code and the log line in context."""
     cause, tr, width = verdict.cause, told.tr, told.width
     if cause is None:
         return [row(Span(tr("no line to point at: exit codes and silence told it"), TextStyle.DIM))]

@@ -101,7 +101,7 @@ class LogPanel(WheelPanel):
 
     @property
     def row(self) -> LogRow | None:
-        """The row under the cursor. If there is no cursor, the match, the cause or else the last visible row."""
+        """The row under the cursor. Without a cursor, this is the row of the match or the cause, or else the last visible row."""
         page = self.page
         if page is None or not page.rows:
             return None
@@ -229,7 +229,7 @@ class LogPanel(WheelPanel):
         return None if self.following else self.row
 
     def freeze_word(self) -> str:
-        """Return the freeze key's label, or "" if it would do nothing because the log no longer grows."""
+        """Return the freeze key's label, or "" if the key would do nothing because the log has stopped growing."""
         grows = self.page is None or self.page.grows
         if self.following:
             return "freeze" if grows else ""
@@ -260,7 +260,7 @@ class LogPanel(WheelPanel):
         return keys if self.is_whole else []
 
     def closes(self) -> str:
-        """Return a label for what Esc closes before the search and filter. A running search is canceled last."""
+        """Return a label for what Esc closes here: a selection, or a pending search once search and filter are cleared."""
         if self.mark is not None:
             return "end selection"
         return "give up" if self.is_looking and not self.searched and not self.lines_query else ""
@@ -566,14 +566,14 @@ class LogPanel(WheelPanel):
         return ""
 
     def show_only(self, query: Query, row: LogRow | None) -> None:
-        """Show only the lines that match `query`, keeping the row visible. Do nothing if it is already in effect."""
+        """Show only the lines that match `query`, keeping `row` visible. Do nothing if `query` is already in effect."""
         if query != self.lines_query:
             self.lines_query = query
             self.ask(lambda view: view.show(query, row))
             self.post_message(self.KeysChanged())
 
     def next_rank(self, way: int) -> None:
-        """Show only one rank, cycling through no rank, rank 0, rank 1 and so on."""
+        """Cycle through all ranks, only rank 0, only rank 1 and so on."""
         names = self.page.ranks if self.page is not None else ()
         if names:
             chosen = _next(names, self.lines_query.who, way)
@@ -582,7 +582,7 @@ class LogPanel(WheelPanel):
             self.report(Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
-        """Show only one node, cycling through no node, node 0, node 1 and so on."""
+        """Cycle through all nodes, only node 0, only node 1 and so on."""
         chosen = _next(numbers, self.lines_query.nodes, way)
         self.show_only(self.lines_query.at(*chosen), self.frozen_row)
 
@@ -600,7 +600,7 @@ def freeze(view: LogViewport) -> None:
 
 
 def _next(names: Sequence[T], now: Collection[T], way: int) -> Sequence[T]:
-    """Return what to show after `now`, cycling through no item, the first, the second and so on."""
+    """Return what to show after `now`, cycling through everything (empty), the first item, the second item and so on."""
     circle: list[Sequence[T]] = [(), *((name,) for name in names)]
     at = circle.index(tuple(now)) if tuple(now) in circle else 0
     return circle[(at + way) % len(circle)]

@@ -1,4 +1,4 @@
-"""Parts of a log page: a row's writer and text, with matches highlighted, and the wording of titles (pure)."""
+"""Formats the parts of a log page: each row's writer and text, with matches highlighted, and the titles. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def who_text(who: tuple[str, ...], nodes: tuple[int, ...] = ()) -> str:
 
 
 def nodes_text(page: lc.Page) -> str:
-    """Describe which nodes' logs are read in a multi-node run, or return "" if the title shows a node filter."""
+    """Describe which nodes' logs are being read in a multi-node run, or return "" if the title shows a node filter."""
     if not page.nodes or page.query.nodes:
         return ""
     if len(page.nodes) == page.node_count:
@@ -113,7 +113,7 @@ def marked(spans: Row, searched: Query) -> Row:
 
 
 def lines_text(page: lc.Page) -> str:
-    """Describe how many lines are shown out of those counted so far, such as ``3 of 148 lines``."""
+    """Describe how many lines are shown out of those counted so far, e.g. ``3 of 148 lines``."""
     total, shown = page.line_count, page.shown
     many = "" if total is None else f"{fm.whole(total)} line{'s' if total != 1 else ''}"
     if shown is None:
@@ -127,7 +127,7 @@ def lines_text(page: lc.Page) -> str:
 
 
 def found_text(page: lc.Page, tr: Tr) -> str:
-    """Describe which match is visible and how many were counted so far, such as ``/loss: 3 of 148``."""
+    """Describe which match is visible and how many were counted so far, e.g. ``/loss: 3 of 148``."""
     found = page.search
     if found is None:
         return ""
@@ -155,7 +155,7 @@ def place_text(page: lc.Page, cursor: int) -> str:
 
 
 def state_text(page: lc.Page) -> tuple[str, TextStyle]:
-    """Describe whether the page follows new lines and how much is below it, in English."""
+    """Describe whether the page follows new lines and how many lines are below it, in English."""
     below = fm.whole(page.below) if page.below is not None else "…"
     if page.at_cause:
         return f"at the failure · {below} below", TextStyle.BAD

@@ -65,7 +65,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run to compare. `cuts` is as in `curves.Curve`, `start_t` starts its time axis, `given` is its user-set name, if any."""
+    """A run to compare. `cuts`: see `curves.Curve`. Its time axis starts at `start_t`. `given` is its user-set name, if any."""
 
     run: RunPaths
     series: Mapping[str, Track]
@@ -81,7 +81,7 @@ class OtherRun:
 
 
 class Cell(NamedTuple):
-    """A grid cell, in terminal cells from the page's upper-left corner."""
+    """A grid cell's position and size, in terminal cells from the page's upper-left corner."""
 
     x: int
     y: int
@@ -106,7 +106,7 @@ def grid_cells(shape: tuple[int, int], width: int, height: int, top: int) -> lis
 
 
 class MetricsPage(ChartPanel):
-    """A page that charts every series in a grid. Visible charts share a step or time axis; keys act on one chart."""
+    """A page that charts every series in a grid. Visible charts share a step or time axis; keys act on the selected chart."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "move(1)", "next chart", show=False),
@@ -179,7 +179,7 @@ class MetricsPage(ChartPanel):
         return max(min(self._at, len(names) - 1), 0)
 
     def runs(self, name: str) -> list[Track]:
-        """Return a series from each run, this run first. The track is empty for a run without that series."""
+        """Return one track of a series per run, this run first. The track is empty for a run without that series."""
         mine = self.view.snapshot.series.get(name, ()) if self.view is not None else ()
         return [
             mine,
@@ -194,7 +194,7 @@ class MetricsPage(ChartPanel):
         return start_of(self.view.snapshot.state, self.view.snapshot.series.values())
 
     def tracks(self) -> Sequence[Track]:
-        """Return every visible series, starting with the cursor's."""
+        """Return every visible series, starting with the one that the cursor reads."""
         chosen = self.chosen
         names = [*([chosen] if chosen else ()), *(name for name in self._sight if name != chosen)]
         return [track for name in names for track in self.runs(name) if track]
@@ -262,7 +262,7 @@ class MetricsPage(ChartPanel):
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
     def _differing_arguments(self, width: int) -> Row:
-        """Return a row such as ``lr 1e-2 | 1e-3``, with each value in its run's color. Empty if any run's arguments are unknown."""
+        """Return a row such as ``lr 1e-2 | 1e-3``, each value in its run's color, or no text if any run's arguments are unknown."""
         assert self.view is not None
         snapshot = self.view.snapshot
         job = snapshot.run_file.job if snapshot.run_file is not None else None
@@ -437,7 +437,7 @@ class MetricsPage(ChartPanel):
 
 
 def _as_many_as_fit(parts: Sequence[Row], room: int) -> Row:
-    """Join as many parts as fit, two spaces apart, and append how many were left out."""
+    """Join as many parts as fit, two spaces apart, and append the number of parts left out."""
     found: Row = EMPTY
     for at, part in enumerate(parts):
         more = len(parts) - at - 1

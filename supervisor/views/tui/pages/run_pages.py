@@ -1,4 +1,4 @@
-"""Pages about the run: advisories, processes and stacks, settings and where they came from, pre-flight checks."""
+"""Pages about the run: advisories, processes and stacks, settings and where they came from, and pre-flight checks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ProcessesPage(Page):
     uses_clock = True
 
     def inner_keys(self) -> Sequence[tuple[str, str, str]]:
-        """Return the page's keys, including the one that takes new stacks while ranks are running."""
+        """Return the page's keys, including the one that captures new stacks while ranks are running."""
         can = bool(self.screen.check_action("ask", ("stacks",)))
         return [*([("K", "take stacks", "ask('stacks')")] if can else []), *super().inner_keys()]
 
@@ -178,7 +178,7 @@ class SettingsPage(Page):
 
 
 class PreflightPage(Page):
-    """A page that shows the checks made before the first launch and how to address their warnings."""
+    """A page that lists the checks that ran before the first launch and explains how to address their warnings."""
 
     heading = "pre-flight"
 
@@ -317,7 +317,7 @@ def _origins(record: RunFile, width: int, tr: Tr) -> list[Row]:
 
 
 def sample_text(state: st.RunState) -> str:
-    """Return a model sample's shape, such as ``sequence 1024`` or ``sample 3 × 224 × 224``, or "" if unmeasured or varying."""
+    """Return a model sample's shape, e.g. ``sequence 1024`` or ``sample 3 × 224 × 224``, or "" if it is unknown or varies."""
     seen = state.attempt.measured if state.attempt is not None else None
     if seen is None or not seen.sample_shape:
         return ""

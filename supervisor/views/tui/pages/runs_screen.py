@@ -52,8 +52,8 @@ class BrowserScreen(KeyScreen, Screen[None]):
         clock: returns the wall time.
         scope: which runs to list.
         submit: runs a job in the reading thread.
-        look_again: makes the next reading list the folder again.
-        continuer: starts the next attempt of a finished run; None: unavailable.
+        look_again: makes the next read list the folder again.
+        continuer: starts the next attempt of a finished run, or None if that is unavailable.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -122,7 +122,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self._offer()
 
     def is_early(self, event: events.Event) -> bool:
-        """Check whether a key has to wait for the first data. Quitting never waits."""
+        """Check whether a key has to wait for the first data. The quit key never waits."""
         leaves = isinstance(event, events.Key) and event.key in LEAVING
         return not self._read and not leaves and time.monotonic() - self._made_t < FIRST_READ_S
 
@@ -159,7 +159,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._offer()
 
     def action_compare(self) -> None:
-        """Open the run under the cursor and plot the marked runs' series next to its own."""
+        """Open the run under the cursor and plot the marked runs' series alongside its own series."""
         chosen = self.panel.chosen
         if chosen is not None and self.panel.marked == [chosen]:
             self.tell("one run is marked: move to another one, or mark more, then c compares them")
@@ -265,7 +265,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
             ask_over(self, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
-        """Put a note on the run under the cursor. The keeper writes the note. If there is no keeper, the note goes into the index."""
+        """Add a note to the run under the cursor. The keeper records it; if there is no keeper, it goes into the index."""
         row, text = self.panel.row, words.strip()
         if row is None or not text:
             return
@@ -291,7 +291,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:
-        """Tell the user, once, that a key does nothing here."""
+        """Tell the user that a key does nothing here, without repeating the message."""
         text = silence_of(self, event)
         if text is not None and text != self.notice.says:
             self.tell(text, TextStyle.PLAIN)
@@ -311,7 +311,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.panel.open_filter(self._offer)
 
     def filter_for(self, words: str) -> None:
-        """Show the runs that a filter accepts."""
+        """Show the runs that match a filter."""
         self.panel.filter_by(words)
         self._offer()
 

@@ -213,7 +213,7 @@ class RunsPanel(ListPanel):
         return [*rows, *([EMPTY] * (room - len(rows))), detail] if detail else rows
 
     def heading(self, width: int) -> Sequence[Row]:
-        """Return the column names, with an arrow on the sort column that points up for lowest first."""
+        """Return the column names. An arrow marks the sort column and points up if the lowest value comes first."""
         texts = {name: self.tr(name) for name in ("state", *(column.name for column in self._columns))}
         if sorted_by := SORTED_COLUMNS.get(self.sort):
             texts[sorted_by] = texts.get(sorted_by, "") + self._arrow()
@@ -285,7 +285,7 @@ class RunsPanel(ListPanel):
         return Span("◆", run_style(self.marked.index(run) + 1))
 
     def _detail(self, width: int) -> Row:
-        """Return the selected run's command and note, after any failure reason the verdict column cuts off. Empty if none."""
+        """Return the selected run's failure reason (if the verdict column cuts it off), command and note, or no text if none."""
         found = self.rows[self.cursor]
         own = found.run.run_id if found.given and width < NAME_FROM else ""  # the given name replaces the id
         reason = self.tr(found.reason)

@@ -1,4 +1,4 @@
-"""One line per device with its use, memory and temperature, or the machine if there are no GPUs."""
+"""One line per GPU with its usage, memory and temperature, or one line per machine if there are no GPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THROTTLES = ((0x20 | 0x40, "thermal"), (0x80, "power brake"), (0x08, "hw slow"))
 
 
 class DevicesPanel(ListPanel, can_focus=True):
-    """A list of GPUs, or else of the machines."""
+    """A list of GPUs, or of machines if there are no GPUs."""
 
     number = 2
 
@@ -104,7 +104,7 @@ class DevicesPanel(ListPanel, can_focus=True):
 
 
 def devices_of(snapshot: Snapshot) -> list[tuple[str, Gpu | Machine]]:
-    """Return the listed devices, with any node names: the GPUs, or else the machines."""
+    """Return the devices to list, with any node names: the GPUs, or the machines if there are no GPUs."""
     # Only node 0's own readings have histories.
     nodes = [
         (f"n{node.number}", node.gpus if node.number else snapshot.gpus, node.machine if node.number else snapshot.machine)
@@ -124,7 +124,7 @@ def _device(
     width: int,
     gauge: Gauge,
 ) -> Row:
-    """Return a device in `width` cells. Parts that do not fit are dropped from the end."""
+    """Format a device in `width` cells. Parts that do not fit are dropped from the end."""
     busy = values.get(busy_name)
     used, total = values.get("memory_used_bytes"), values.get("memory_total_bytes")
     full = used / total if used is not None and total else None

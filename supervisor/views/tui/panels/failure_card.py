@@ -136,7 +136,7 @@ class FailureText(NamedTuple):
         return labelled(self.tr(label), text, self.width, style, most=most, label_cells=LABEL) if text else []
 
     def warned(self, text: str, style: TextStyle = TextStyle.WARN, most: int = 2) -> list[Row]:
-        """Wrap text that has no label."""
+        """Wrap unlabeled text, in the warning style by default."""
         return [row(Span(line, style)) for line in wrap(text, self.width, most)]
 
     def blocks(self, verdict: Verdict) -> list[list[Row]]:
@@ -282,7 +282,7 @@ class FailureText(NamedTuple):
         return self.part("next", tr(text), TextStyle.WARN, most=1)
 
     def _asked(self) -> list[Row]:
-        """Return the batch question's possible answers, with keys and numbers, and any already given, even in an earlier run."""
+        """Return the possible answers to the batch question, with keys and numbers, and any answer given now or in an earlier run."""
         state, question, tr = self.snapshot.state, self.snapshot.state.open_question, self.tr
         given = state.answers.get(question.what) if question is not None else state.answer
         rows = self.part("answer", given_text(given, tr), most=1) if given is not None else []
@@ -335,7 +335,7 @@ def _countdown(condition: st.Backoff, now: float, decision: Decision, tr: Tr) ->
 
 
 def change_text(change: SpecChange, arguments: str = "") -> str:
-    """Summarize in one line what the next attempt changes. `arguments` lists the ones that differ, if available."""
+    """Summarize the next attempt's changes in one line. `arguments` lists the arguments that differ, if known."""
     parts = [describe_change(change.batch)] if change.batch is not None else []
     parts += [f"{name}={value}" for name, value in change.env]
     parts += [f"{name} {value}" for name, value in change.set_args]

@@ -174,7 +174,7 @@ class HeaderPanel(Panel):
         return row(Span(name, TextStyle.DIM), Span(fm.loss(loss)), "  ")
 
     def _pace(self, snapshot: Snapshot) -> Row:
-        """Return the time per step, or per epoch if that is unknown, when the terminal is too short for the tiles."""
+        """If the terminal is too short for the tiles, return the time per step, or per epoch if the step time is unknown."""
         took_s, is_derived = snapshot.step_time_s
         if not self.is_low or not isinstance(snapshot.state.condition, Running):
             return EMPTY
@@ -193,7 +193,7 @@ def _is_of_whole(progress: Progress, ratio: float) -> bool:
 
 
 def _counts_within_epochs(snapshot: Snapshot) -> bool:
-    """Check whether a watched log's step counter resets every epoch, so that it does not show overall progress."""
+    """Check whether a watched log's step counter resets every epoch and therefore does not show overall progress."""
     track = snapshot.metrics.get("loss", ())
     if snapshot.state.mode != "observed" or not track:
         return False
@@ -230,8 +230,8 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 def eta_s(snapshot: Snapshot) -> float | None:
     """Return the seconds until the last step, or None while the job is halted.
 
-    The estimate is the job's own or from the latest step rate. First steps give none: they are slow or read all at
-    once. After a restart, only the rate counts, because a resumed progress bar counts skipped steps as done.
+    The estimate is the job's own or based on the latest step rate. The first steps give none, because they are slow or
+    read all at once. After a restart, only the rate is used: a resumed progress bar counts skipped steps as done.
     """
     progress, total = snapshot.state.progress, snapshot.state.planned_steps
     attempt = snapshot.state.attempt
@@ -271,7 +271,7 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
 
 
 def ranks_of(state: RunState) -> int | None:
-    """Return the job's rank count, or None if unknown. A higher observed count wins, because a script may start its own."""
+    """Return the job's rank count, or None if unknown. A higher observed count wins, because a script may start more ranks."""
     attempt = state.attempt
     numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
     return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None

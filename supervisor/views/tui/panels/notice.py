@@ -44,7 +44,7 @@ GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
 
 
 class NoticeBar(Panel):
-    """A one-line notice. By urgency: folder gone, an answer, a copy, keeper gone, the latest advisory, a pre-flight warning."""
+    """A one-line notice. By urgency: missing folder, answer, copied folder, lost keeper, latest advisory, pre-flight warning."""
 
     framed = False
     uses_clock = True
@@ -75,7 +75,7 @@ class NoticeBar(Panel):
             self._fade()
 
     def withdraw(self, text: str) -> None:
-        """Clear the answer `text`, which is no longer true, but leave any other in place."""
+        """Clear the answer `text`, which is no longer true, but leave any other answer in place."""
         if self.says == text:
             self._fade()
 
@@ -118,7 +118,7 @@ class NoticeBar(Panel):
         return row(Span(key, TextStyle.KEY), Span(f" {self.tr(word)} ", TextStyle.DIM))
 
     def _warning(self, snapshot: Snapshot, now: float, width: int) -> Row | None:
-        """Return a stall, the latest advisory, or a pre-flight warning, in that order, with the key for details."""
+        """Return a notice about a stall, the latest advisory or a pre-flight warning, in that order, with the key for details."""
         state, tr = snapshot.state, self.tr
         attempt = state.attempt
         stall = attempt.stall if attempt is not None else None
@@ -190,7 +190,7 @@ class TimelinePanel(ListPanel, can_focus=True):
 
 
 def _without_a_keeper(snapshot: Snapshot, *, read_only: bool) -> tuple[str, TextStyle]:
-    """Explain in one line why no keeper responds. The text is empty if a keeper does or if none is needed."""
+    """Explain in one line why no keeper responds. The text is empty if a keeper responds or if none is needed."""
     state, lives = snapshot.state, is_live(snapshot)
     if snapshot.gone:
         return "✗ the run directory is gone: what you see is the last that was read", TextStyle.BAD
@@ -223,7 +223,7 @@ def is_past_evidence(snapshot: Snapshot) -> bool:
 
 
 def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
-    """Return the latest advisory while it is recent, its attempt is live, and its cause persists, else None."""
+    """Return the latest advisory if it is recent, its attempt is live, and its cause persists. Otherwise return None."""
     state = snapshot.state
     if not state.advisories or not isinstance(state.condition, Running) or state.attempt is None:
         return None
@@ -243,7 +243,7 @@ def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
 
 
 def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
-    """Return the pre-flight warnings while they are new: until the first attempt ends, or for ten minutes."""
+    """Return the pre-flight warnings, or none once the first attempt has ended or ten minutes have passed."""
     begins = isinstance(state.condition, (Preflight, Launching, Running)) and len(state.attempts) <= 1
     if not begins or state.started_t is None or now - state.started_t >= START_S:
         return ()

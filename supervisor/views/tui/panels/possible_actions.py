@@ -1,4 +1,4 @@
-"""The currently possible actions, where the next attempt would start, and what an action would cost. Pure."""
+"""The currently available actions, where the next attempt would start, and what an action would cost. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
-    """Return what a keeper would accept now. Observers accept only notes and stacks. Notes on finished runs need no keeper."""
+    """Return the actions that are possible now. Observers accept only notes and stacks. Notes on finished runs need no keeper."""
     state = snapshot.state
     if state.is_over and not (read_only or snapshot.gone):
         return frozenset(["note"])
@@ -176,9 +176,9 @@ def why_no_batch(snapshot: Snapshot) -> str:
 class NextStart(NamedTuple):
     """Where the next attempt would start.
 
-    `given` is the checkpoint named in the arguments, as in ``--resume c2.pt``; `saved` is the newest one found.
+    `given` is the checkpoint named in the arguments, as in ``--resume c2.pt``; `saved` is the latest checkpoint found.
     `resumes` says whether the script would find a checkpoint; it is true if run.json is unreadable (no `knobs`).
-    `looks_again` says whether, after the live attempt, the search is repeated and its result passed to a flag.
+    `looks_again` is true if the search will be repeated after the live attempt and its result passed to a flag.
     """
 
     given: str | None
@@ -189,9 +189,9 @@ class NextStart(NamedTuple):
 
 
 def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> NextStart:
-    """Return where the next attempt would start. `typed` holds its new arguments, or None if unchanged.
+    """Return where the next attempt would start. `typed` holds its new arguments, or is None if they are unchanged.
 
-    A checkpoint typed by the user is kept. One from the job's own arguments may be replaced by a newer one.
+    A checkpoint typed by the user is kept. A checkpoint in the job's own arguments may be replaced by a newer one.
     """
     record, state, saved = snapshot.run_file, snapshot.state, snapshot.state.resumable
     knobs = knobs_of(snapshot)
@@ -222,7 +222,7 @@ def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> Next
 
 
 def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
-    """Return the flag, whatever its name, with which the user passed this checkpoint to the script."""
+    """Return the flag (of any name) and value with which the user passed this checkpoint to the script, or None."""
     from supervisor.job.arguments.command_line import settings_of
 
     whole = os.path.normpath(os.path.join(job.cwd, path))
@@ -234,7 +234,7 @@ def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
 
 
 def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
-    """Return where the next attempt would start, in one line, and a reason to show if there is room."""
+    """Describe in one line where the next attempt would start. Also return a detail to show if there is room."""
     saved, attempt = start.saved, snapshot.state.attempt
     if start.given:
         return f"with {start.given}, as given", ""
@@ -252,7 +252,7 @@ def resume_text(snapshot: Snapshot, start: NextStart) -> tuple[str, str]:
 
 
 def checkpoint_path(snapshot: Snapshot) -> str:
-    """Return the newest checkpoint's path, or "" if there is none. The path is relative to the job's folder if it lies inside."""
+    """Return the newest checkpoint's path, relative to the job's folder if it is inside, or "" if there is no checkpoint."""
     saved, record = snapshot.state.resumable, snapshot.run_file
     if saved is None:
         return ""
@@ -273,7 +273,7 @@ def set_to_resume(start: NextStart) -> str:
 
 
 def checkpoint_words(start: NextStart) -> str:
-    """Return what to type to pass on a checkpoint that the launch would not, with its flag if known. Empty if there is none."""
+    """Return what to type to pass a checkpoint that is not passed automatically, with its flag if known, or "" if none."""
     if start.knobs is None or start.saved is None or not start.saved.path or start.resumes:
         return ""
     path = shlex.quote(start.saved.path)
@@ -283,7 +283,7 @@ def checkpoint_words(start: NextStart) -> str:
 def overwrite_warning(snapshot: Snapshot) -> str:
     """Warn that a restart may start over at step 0 and lose progress.
 
-    Empty if the restart resumes or the run never got past its first step.
+    The warning is empty if the restart resumes or the run never got past its first step.
     """
     record = snapshot.run_file
     steps = max((attempt.last_step or 0 for attempt in snapshot.state.attempts), default=0)
@@ -331,7 +331,7 @@ def offer_warning(snapshot: Snapshot) -> str:
 
 
 def continue_text(snapshot: Snapshot) -> str:
-    """Return the command that starts a finished run's next attempt, with policy's planned change. Empty if the run succeeded."""
+    """Return the command for a finished run's next attempt with the policy's planned change, or "" if the run succeeded."""
     state = snapshot.state
     done = isinstance(state.condition, st.Finished) and state.condition.outcome is Outcome.SUCCEEDED
     if not state.is_over or done or state.mode == "observed" or snapshot.run_file is None:
@@ -386,7 +386,7 @@ def restart_effect(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> 
 
 
 def question(kind: RequestKind, snapshot: Snapshot) -> str | None:
-    """Return the confirmation question for a stop or for a request that would lose something, else None."""
+    """Return the confirmation question for a stop or for a request that would lose something, or None if none is needed."""
     condition, lost = snapshot.state.condition, cost(snapshot)
     if kind is RequestKind.RESTART:
         effect = restart_effect(snapshot)

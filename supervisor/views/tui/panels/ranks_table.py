@@ -60,7 +60,7 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = {
 
 
 class Line(NamedTuple):
-    """A table line for a rank or, with several nodes, a node. `who` names the rank ("" for a node); `node` is the node number."""
+    """A row for a rank, or for a node if there are several. `who` is the rank ("" for a node); `node` is the node number."""
 
     cells: Mapping[str, Span]
     who: str = ""
@@ -68,7 +68,7 @@ class Line(NamedTuple):
 
 
 class RanksPanel(ListPanel, can_focus=True):
-    """A table with one row per rank of the latest attempt. Node rows fold. `take_lines` supplies each rank's last log line."""
+    """A table of the latest attempt's ranks, one per row. Node rows can be folded. `take_lines` sets each rank's last log line."""
 
     number = 3
     uses_clock = True
@@ -282,7 +282,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return Span(percent, TextStyle.WARN if is_slow else TextStyle.PLAIN)
 
     def _waited(self, wait_s: float | None) -> Span:
-        """Return how long a rank waits for data, with a mark if the wait is long even for this run."""
+        """Return how long a rank waits for data, marking waits that are long even for this run."""
         if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
             return Span(fm.seconds(wait_s))
         return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
@@ -327,7 +327,7 @@ class RanksPanel(ListPanel, can_focus=True):
         self.repaint()
 
     def action_choose(self) -> None:
-        """Show the log of the rank under the cursor or, on a node's row, of all its ranks."""
+        """Show the log of the rank under the cursor, or the logs of all the node's ranks if the cursor is on a node."""
         if self.cursor < len(self._lines):
             here = self._lines[self.cursor]
             self.post_message(self.Chosen(here.who, None if here.who else here.node))
@@ -350,7 +350,7 @@ def columns_of(width: int, *, several: bool = False, reported: Container[str]) -
 
 
 def ranks_of(state: st.RunState, leader: st.RunState) -> list[st.RankState]:
-    """Return a node's ranks in the run's latest attempt; empty until the node starts that attempt."""
+    """Return a node's ranks in the run's latest attempt, or no ranks if the node has not started that attempt."""
     attempt, newest = state.attempt, leader.attempt
     if attempt is None or newest is None or attempt.number != newest.number:
         return []
@@ -435,7 +435,7 @@ def _known(samples: Iterable[Rank], name: str) -> list[float]:
 def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
     """Return when a rank last logged a step, or when its process was last seen if it logs no steps of its own.
 
-    During a stall, all such ranks count as silent. Otherwise, the only rank that prints would look late.
+    During a stall, all such ranks count as silent. If they did not, the only rank that prints would look late.
     """
     if sample is None:
         return None

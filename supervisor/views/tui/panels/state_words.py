@@ -48,7 +48,7 @@ OUTCOMES = {
 
 
 def listed_span(shown: Shown, now: float) -> Span:
-    """Return a state short enough for a column. The rules are the same, but no countdown is shown."""
+    """Return the state, shortened to fit a column. It follows the same rules as `condition_span` but shows no countdown."""
     if not shown.keeper_alive and not shown.state.is_over:
         return Span("? no supervisor", TextStyle.WARN)
     whole, attempt = condition_span(shown, now), shown.state.attempt
@@ -64,7 +64,7 @@ def listed_span(shown: Shown, now: float) -> Span:
 
 
 def condition_span(shown: Shown, now: float) -> Span:
-    """Return glyph and word for the run's state."""
+    """Return the glyph and word for the run's state."""
     condition = shown.state.condition
     attempt = shown.state.attempt
     requested = end_of_request(attempt) if attempt is not None else ""
@@ -167,7 +167,7 @@ def countdown(shown: Shown, now: float) -> tuple[str, float]:
 
 
 def is_live(snapshot: Snapshot) -> bool:
-    """Check whether the run keeps going or waiting after the user quits."""
+    """Check whether the run keeps running or waiting after the user quits."""
     return not snapshot.state.is_over and not snapshot.gone
 
 
@@ -187,7 +187,7 @@ def leave_word(snapshot: Snapshot) -> str:
 
 
 def is_held_unwatched(state: st.RunState) -> bool:
-    """Check whether a held run keeps waiting even if no dashboard is open. It does not if only an edit can help."""
+    """Check whether a held run keeps waiting with no dashboard open. A run that only an edit can fix does not."""
     from supervisor.policy.rules import RULES  # imported only after a failure
 
     verdict = state.attempt.verdict if state.attempt is not None else None

@@ -32,7 +32,7 @@ class Palette(CommandPalette):
 
 
 class KeyCommands(Provider):
-    """Provides the currently possible actions and their keys."""
+    """Provides the actions that are currently available, with their keys."""
 
     async def discover(self) -> Hits:
         """Yield all actions, in footer order."""
@@ -43,7 +43,7 @@ class KeyCommands(Provider):
             )
 
     async def search(self, query: str) -> Hits:
-        """Yield commands that match the words by name, then by sentence. English words match in every language."""
+        """Yield commands whose names match the query, then those whose descriptions do. English words match in every language."""
         matcher, tr = self.matcher(query), tr_of(self.screen)
         for binding in self._possible():
             name, sentence = binding.description, binding.tooltip
@@ -56,7 +56,7 @@ class KeyCommands(Provider):
                 yield Hit(score, _line(binding, tr, matcher), do, text=name)
 
     def _possible(self) -> list[Binding]:
-        """Return the bindings whose actions are currently possible, except the palette's own."""
+        """Return the bindings whose actions are currently available, except the palette's own binding."""
         screen, offers = self.screen, getattr(self.screen, "offers", bool)
         live = {active.binding.action for active in screen.active_bindings.values() if active.enabled}
         bound = [binding for binding in screen.BINDINGS if isinstance(binding, Binding)]

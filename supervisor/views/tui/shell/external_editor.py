@@ -23,7 +23,7 @@ COUNTED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A line in a file. `number` is its 1-based line number, or None if not yet counted."""
+    """A line in a file. `number` is its 1-based line number, or None if it has not been counted yet."""
 
     path: str
     offset: int
@@ -79,7 +79,7 @@ def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
 
 
 def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[str, ...]) -> list[str]:
-    """Return the first configured command that is available, split into words, or else the first such default."""
+    """Return the first configured command that is available, split into words, or else the first available default."""
     for variable in variables:
         try:
             words = shlex.split(env.get(variable, ""))

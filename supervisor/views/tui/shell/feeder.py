@@ -39,10 +39,10 @@ class Feeder(Generic[Moment]):
     The next read follows only after `taken` is called, so a slow screen skips snapshots.
 
     Args:
-        refresh: reads new data and returns the result; called in this thread, like the others.
+        refresh: reads new data and returns the result; called in this thread, like the other callbacks.
         deliver: called with each changed snapshot.
-        trouble: called with an error, as one line.
-        close: called at the end.
+        trouble: called with a one-line error message.
+        close: called when the thread exits.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Feeder(Generic[Moment]):
                 self._report(f"{type(error).__name__}: {error}")
 
     def _read(self) -> bool:
-        """Read, and deliver a snapshot if anything changed. Return whether anything did."""
+        """Read new data and deliver a snapshot if anything changed. Return whether anything changed."""
         try:
             snapshot = self._refresh()
         except Exception as error:  # noqa: BLE001 - a view that stops silently would mislead
@@ -152,7 +152,7 @@ class Adopter:
 
 
 class RequestClient:
-    """Sends requests and watches for answers. Jobs from `sender` run in the reading thread; the rest runs in the TUI's."""
+    """Sends requests and watches for answers. Jobs from `sender` run in the reading thread, everything else in the TUI thread."""
 
     def __init__(self, run: RunPaths) -> None:
         self.run = run

@@ -1,4 +1,4 @@
-"""Prompts on top of the screen: yes or no, a line of text, or whether to adopt or continue a run."""
+"""Prompts shown over the screen: a yes/no question, a line of text, or an offer to adopt or continue a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def key_line(tr: Tr, *keys: tuple[str, str]) -> Content:
 
 
 class Confirm(OverScreen[bool]):
-    """A yes/no question with its keys below. Only `y` means yes. `question` is fixed text or returns text for the state now."""
+    """A yes/no question with its keys below. Only `y` means yes. `question` is a string or a function that returns one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "yes"),
@@ -104,7 +104,7 @@ class AskLine(OverScreen[str | None]):
         self.changed = changed
 
     def compose(self) -> ComposeResult:
-        """Yield label and field, with the lines about the text and any error above them."""
+        """Yield the label and the field, with the lines about the text and any error above them."""
         with Vertical(classes="asking"):
             yield Label(id="about")
             yield self.stopped_line()
@@ -207,7 +207,7 @@ class OfferScreen(Confirm):
 
 
 class OfferWords(NamedTuple):
-    """Messages: one while a run is examined, the question itself, and the responses to a no and a yes."""
+    """Messages shown while a run is examined, as the question, after a no, and after a yes."""
 
     looking: str
     title: str
@@ -234,7 +234,7 @@ def offer_first(
     *,
     why: str = "",
 ) -> None:
-    """Show what adopting or continuing a run would do, and do it on a yes. `submit` runs a function in the reading thread."""
+    """Show what adopting or continuing a run would do, and do it if the user agrees. `submit` runs jobs in the reading thread."""
     app = screen.app
 
     def ask(offer: Offer) -> None:

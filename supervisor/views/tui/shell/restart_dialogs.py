@@ -36,14 +36,14 @@ def ask_batch(now: BatchSpec, suggested: int, effect: Callable[[], str], flag: s
     """Return a dialog that asks for a micro-batch that keeps the global batch.
 
     Args:
-        now: the batch of the newest attempt.
+        now: the latest attempt's batch.
         suggested: the initial micro-batch in the field.
         effect: returns what a restart would do now, as one line.
-        flag: the script's batch flag with its value, if it covers more than one rank's batch, or the config to copy; else empty.
+        flag: the script's batch flag with its value, if it covers more than one rank's batch; the config to copy; or empty.
     """
 
     def changed(text: str) -> str:
-        """Return the change of the batch. Raise `JobError` if the number does not divide the global batch."""
+        """Describe the batch change. Raise `JobError` if the number does not divide the global batch."""
         if not text.isdigit():
             raise JobError("type how many samples a rank holds at once")
         return describe_change(BatchChange(now, with_micro_batch(now, int(text), suggested)))

@@ -1,4 +1,4 @@
-"""Base classes for screens: keys by name, a footer that shows them, and dialogs over another screen."""
+"""Base classes for screens: named keys, a footer that shows them, and dialogs over another screen."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}"
 
 
 class Hint(NamedTuple):
-    """One key of the footer."""
+    """A key shown in the footer."""
 
     key: str
     word: str

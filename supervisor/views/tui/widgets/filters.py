@@ -100,7 +100,7 @@ class NoColourFilter(LineFilter):
     """Removes all colors (https://no-color.org). Bold, dim and reverse are kept.
 
     Args:
-        foreground: the theme's foreground. Text whose brightness is much closer to the background becomes dim.
+        foreground: the theme's foreground. Text with much less contrast to the background becomes dim.
     """
 
     def __init__(self, foreground: Color) -> None:
@@ -120,7 +120,7 @@ class NoColourFilter(LineFilter):
 
 @lru_cache(8)
 def no_colour(foreground: str) -> NoColourFilter:
-    """Return the filter for a theme's foreground. It is always the same object, for Textual's line cache."""
+    """Return the filter for a theme's foreground. Repeated calls return the same object, which Textual's line cache needs."""
     return NoColourFilter(Color.parse(foreground))
 
 

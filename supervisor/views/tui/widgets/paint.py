@@ -192,7 +192,7 @@ def spark(
     """Draw values as at most `width` block characters, right-aligned and clipped to the bounds.
 
     If there are more values than cells, `pick` combines them. Without bounds, the range is at least a fifth of
-    the largest value, so noise stays small. The full block is not used, because rows would merge.
+    the largest value, so noise stays small. The full block is not used, because adjacent rows would merge.
     """
     if width <= 0:
         return ""

@@ -118,7 +118,7 @@ class Panel(Widget):
         return ()
 
     def closes(self) -> str:
-        """Return what Esc (action `plain`) closes in this pane before anything outside it, or "" if nothing."""
+        """Return a label for what Esc (action `plain`) closes in this pane before anything outside it, or "" if nothing."""
         return ""
 
     def copied(self) -> str:
@@ -127,7 +127,7 @@ class Panel(Widget):
         return self._copied_below_name(self.body(self.size.width - edge, self.size.height - edge))
 
     def _copied_below_name(self, rows: Sequence[Row]) -> str:
-        """Return rows as plain lines below the run's name and the title, without control characters and secrets."""
+        """Return rows as plain lines below the run's name and the title, without control characters or secrets."""
         if self.view is None or not rows:
             return ""
         state, (left, right) = self.view.snapshot.state, self.titles()

@@ -93,7 +93,7 @@ NAMED: Final = {theme.name: theme for theme in THEMES.values()}
 
 
 class ThemedApp(App[None]):
-    """An app that starts in one of our themes, so Textual does not first build its stylesheet for its own.
+    """An app that starts in one of our themes, so Textual does not build a stylesheet for its default theme first.
 
     Args:
         appearance: the requested theme and whether to use plain ASCII.
@@ -113,7 +113,7 @@ class ThemedApp(App[None]):
         return NAMED.get(theme_name) or super().get_theme(theme_name)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return the line filters. Ours come after Textual's or, without color, replace them."""
+        """Return the line filters. Ours run after Textual's, or replace them if color is disabled."""
         if not self.no_color:
             return [*super().get_line_filters(), *self._gates]
         # Textual's own filter turns colors into gray, which is still a color.
