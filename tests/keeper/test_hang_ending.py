@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,36 @@ def left_by_another(bench: Bench, folder: Path, *, countdown_left_s: float, kept
     series.close()
     bench.told.facts += past[4:]
     bench.health.begin(1, adopted=replay(past))
+
+
+def test_an_evaluation_stays_one_when_two_ranks_telemetry_is_read_again(tmp_path: Path) -> None:
+    """Rank 0's file is read to its end before rank 1's begins, whose steps are then far below the highest."""
+    bench = make(tmp_path, HangSettings())
+    node, began_t = RunPaths(tmp_path).node(), bench.clock.wall() - 360
+    trains = ev.PhaseChanged(t=began_t, attempt=1, phase=Phase.STEPPING)
+    evaluates = ev.PhaseChanged(t=began_t + 300, attempt=1, phase=Phase.EVALUATING)
+    past: list[ev.Event] = [
+        ev.LaunchIntended(t=began_t - 10, attempt=1, argv=(), reason="first"),
+        ev.AttemptStarted(t=began_t - 10, attempt=1, pid=1, start_time=1.0),
+        ev.Progress(t=began_t, attempt=1, step=1),
+        trains,
+        evaluates,
+    ]
+    with closing(JournalWriter(node.journal)) as journal, closing(SeriesWriter(node.series)) as series:
+        for fact in past:
+            journal.append(fact)
+        for step in range(1, 1501):
+            series.append(METRICS, began_t + 0.2 * step, "job", 1, {"step": float(step)})
+    bench.health.begin(1, adopted=replay(past))
+    for rank in (0, 1):
+        bench.health.observe(Reported(trains, rank))
+        for step in range(1, 1501):
+            values = {"step": float(step)}
+            bench.health.observe(StepSeen(began_t + 0.2 * step, rank, values, from_telemetry=True))
+        bench.health.observe(Reported(evaluates, rank))
+    assert not bench.wait(400), "an evaluation has no pace yet"
+    assert not bench.facts(ev.StallFlagged)
+    bench.health.close()
 
 
 @pytest.mark.parametrize("left_s", [20.0, -500.0])

@@ -54,6 +54,7 @@ class Health:
 
     _flagged_before: ev.StallFlagged | None
     _slow: int | None
+    _past_t: float | None
     _last_tick: float
 
     def __init__(
@@ -87,8 +88,8 @@ class Health:
         view = adopted.attempt if adopted is not None else None
         if adopted is None or view is None:
             return
-        self._watch = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
-        self._read_again = now + READ_AGAIN_S
+        self._watch, self._past_t = resumed_watch(self._node, view, self._paces, self._settings, self._mono)
+        self._read_again = self._replayed = now + READ_AGAIN_S
         for advisory in adopted.advisories:
             self._said[advisory.code] = now
         self._hangs.adopt(view, self._read_again)
@@ -119,7 +120,8 @@ class Health:
             case StepSeen():
                 self._step(watch, seen)
             case Reported(event=event, rank=rank):
-                self._report(watch, event, rank)
+                if not self._is_past(event.t):
+                    self._report(watch, event, rank)
             case LinesSeen():
                 if seen.again:
                     watch.recall(seen.log, seen.lines)
@@ -176,7 +178,8 @@ class Health:
         self._stacks.begin(attempt)
         self._early = EarlySigns()
         self._stragglers = Stragglers()
-        self._read_again = float("-inf")
+        self._past_t = None
+        self._read_again = self._replayed = float("-inf")
         self._wire = False
         self._last_tick = self._clock.mono()
         self._max_step = self._max_epoch = -1.0
@@ -196,9 +199,16 @@ class Health:
             self._hangs.over(max(stall.waited_s, lasted_s))
             self._paces.returned_s = max(self._paces.returned_s, lasted_s)
 
+    def _is_past(self, t: float) -> bool:
+        """Check whether an earlier keeper saw time `t`. False after files are read again, as clocks may differ."""
+        is_known = self._past_t is not None and t <= self._past_t
+        return is_known and self._clock.mono() < self._replayed
+
     # -- signs of life ---------------------------------------------------------------------------
 
     def _step(self, watch: StallWatch, seen: StepSeen) -> None:
+        if seen.from_telemetry and self._is_past(seen.t):
+            return
         self._wire = self._wire or seen.from_telemetry
         if self._wire and not seen.from_telemetry:
             return  # telemetry has the exact values
@@ -311,11 +321,10 @@ TAIL_BYTES = 1 << 20
 
 def resumed_watch(
     node: NodePaths, view: AttemptState, paces: Paces, settings: HangSettings, mono: Callable[[float], float]
-) -> StallWatch:
-    """Return the watch for an adopted attempt, restored from its samples. Other paces are learned again.
+) -> tuple[StallWatch, float | None]:
+    """Return the watch for an adopted attempt, restored from its samples, and the wall time of its last step or phase change.
 
-    Rereading telemetry changes nothing, because it has the same times as the samples. `mono` converts a wall time to the keeper's
-    clock.
+    Other paces are learned again. `mono` converts a wall time to the keeper's clock.
     """
     watch = StallWatch(paces, settings, started=mono(view.started_t or view.planned_t))
     if view.first_step_t is not None:
@@ -340,4 +349,5 @@ def resumed_watch(
         watch.progress(mono(math.inf))
     if view.phase is not None and view.phase_t is not None and view.phase_t >= (last_t or 0.0):
         watch.enter(view.phase, mono(view.phase_t))
-    return watch
+        last_t = view.phase_t
+    return watch, last_t
