@@ -1,7 +1,7 @@
 """Split a file that contains several jobs in a row. Only the last launcher or program start counts.
 
-Users append to the same file (`nohup … >> train.log`), batch scripts start a program again, and launchers restart
-their processes. How an earlier job ended says nothing about the last one.
+Users append to the same file: `nohup … >> train.log`, a batch script that starts a program again, a launcher
+that restarts its processes. How an earlier job ended says nothing about the last one.
 
 A job begins at a line that shells, schedulers and launchers print on startup (trait `job_start`), or at a
 launcher's restart followed by training steps, provided a process had exited since the last start. For a single
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+from supervisor.diagnosis.root_cause import plain_form
 from supervisor.diagnosis.scan.log_timeline import bar_went_on
 from supervisor.diagnosis.scan.matched_lines import Hit, SourceScan
 from supervisor.diagnosis.scan.signature_tables import Trait
@@ -28,6 +29,9 @@ _ENDED = frozenset(
     (Trait.SCHEDULER_REPORT, Trait.TASK_EXIT, Trait.BAD_END, Trait.LAUNCHER_END, Trait.GOOD_END)
 )
 _APPENDS = "nohup: ignoring input"
+# This many programs that ended on their own are consecutive runs, even if the log has only their errors.
+ENDS_OF_A_SWEEP = 3
+BEFORE_LINES = 80
 _MAIN = Lazy(r", in (?:<module>|_run_module_as_main)$")  # the outermost frame of a script, and of `python -m`
 # A chained or logged exception ended no program.
 _NO_END = Lazy(
@@ -46,7 +50,7 @@ _NO_START = Lazy(
 def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
     """Return the line numbers at which later jobs begin, in order.
 
-    In a single-process job, a traceback ends the job. With several processes, one may print a traceback as another starts.
+    In a single-process job, a traceback ends the job. With several processes, one may print it as another starts.
     """
     ending = _ENDED | {Trait.TRACEBACK} if one_process else _ENDED
     ends = [hit.line for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]
@@ -70,30 +74,40 @@ def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
 
 
 def _starts_between_ends(scan: SourceScan) -> Iterator[int]:
-    """Yield the first line of each program that ended on its own after an earlier program did.
+    """Yield the first line of each program that exited on its own after an earlier one had done so.
 
-    Either the program printed lines of its own, or one of the two ended with argparse's `error` (usage and exit code 2).
+    With two exits, the second program is new if it repeats lines that the first one printed, or if one exit is
+    argparse's. argparse's `error` prints the usage and exits with code 2, so that program cannot also raise an exception.
+    With three or more exits (a sweep's stderr), any output in between or a different exception is enough.
     """
     ends = [end for hit in scan.hits if (end := _end_of_program(hit)) is not None]
     for one, other in pairwise(ends):
+        if other.hit.line <= one.last:
+            continue
         below = enumerate(one.hit.lines_after(400), start=one.hit.line + 1)
-        own = [n for n, line in below if one.last < n < other.hit.line and not _NO_START.search(line)]
+        own = [(n, line) for n, line in below if one.last < n < other.hit.line and not _NO_START.search(line)]
+        if len(ends) >= ENDS_OF_A_SWEEP:
+            if own or one.raised != other.raised:
+                yield own[0][0] if own else other.hit.line
+            continue
+        above = (*scan.head[:BEFORE_LINES], *one.hit.lines_before(BEFORE_LINES))
         is_usage = one.hit.has(Trait.USAGE_EXIT) or other.hit.has(Trait.USAGE_EXIT)
-        if other.hit.line > one.last and (own or is_usage):
-            yield own[0] if own else other.hit.line
+        if is_usage or {plain_form(line) for _, line in own} & {plain_form(line) for line in above}:
+            yield own[0][0] if own else other.hit.line
 
 
 class _End(NamedTuple):
-    """The end of a program: the line where its report starts, and the number of the report's last line."""
+    """A program's exit: where its report begins and ends, and the exception in plain form."""
 
     hit: Hit
     last: int
+    raised: str
 
 
 def _end_of_program(hit: Hit) -> _End | None:
     """Return the exit shown by a main thread's uncaught exception or an argument parser's final error message."""
     if hit.has(Trait.USAGE_EXIT):
-        return _End(hit, hit.line)
+        return _End(hit, hit.line, plain_form(hit.text))
     if not hit.text.startswith("Traceback") or bar_went_on(hit.before, hit.after):
         return None
     above = next((line for line in reversed(hit.lines_before(4)) if line.strip()), "")
@@ -102,7 +116,11 @@ def _end_of_program(hit: Hit) -> _End | None:
         return None
     rows = ((n, line) for n, line in enumerate(below) if line.strip() and not line.startswith((" ", "\t")))
     row, raised = next(rows, (0, ""))
-    return _End(hit, hit.line + 1 + row) if raised and not _OF_A_CHILD.search(raised) else None
+    return (
+        _End(hit, hit.line + 1 + row, plain_form(raised))
+        if raised and not _OF_A_CHILD.search(raised)
+        else None
+    )
 
 
 def parts_of(scan: SourceScan, starts: list[int]) -> list[SourceScan]:

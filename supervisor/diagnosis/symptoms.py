@@ -14,6 +14,7 @@ from typing import Final
 from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.scan.signature_tables import Role, Signature
 from supervisor.run.records import FailureClass
+from supervisor.text.secret_values import word_set
 
 MOST_CHARACTERS: Final = 2000
 """A symptom is a few words or a single line. Anything longer is a log, which is for `stoker diagnose`."""
@@ -22,20 +23,15 @@ MOST_CHARACTERS: Final = 2000
 NEAR: Final = 0.6
 _FIRM: Final = 60
 # Words that do not indicate a failure. Slowness is not a failure.
-_STOP_WORDS: Final = frozenset(
-    re.findall(
-        r"\S+",
-        "a an and are as at be been but by can cannot could did do does for from has have how i if in is it its me my no not of on or our "
-        "out so some stoker that the their them then there they this to too training train run runs running was we what when which "
-        "while why will with you your job script get gets got after before error errors failed fails failure problem slow slowly",
-    )
+_STOP_WORDS: Final = word_set(
+    "a an and are as at be been but by can cannot could did do does for from has have how i if in is it its me my no not of on or our "
+    "out so some stoker that the their them then there they this to too training train run runs running was we what when which "
+    "while why will with you your job script get gets got after before error errors failed fails failure problem slow slowly"
 )
-_SLOW: Final = frozenset(
-    re.findall(
-        r"\S+", "slow slower slowly slowdown throughput utilization utilisation straggler starved idle"
-    )
+_SLOW: Final = word_set(
+    "slow slower slowly slowdown throughput utilization utilisation straggler starved idle"
 )
-_NUMBERS: Final = frozenset(re.findall(r"\S+", "137 401 403 29500"))
+_NUMBERS: Final = word_set("137 401 403 29500")
 # Common names of failures that no class text contains.
 _CALLED_SO: Final[Mapping[FailureClass, str]] = {
     FailureClass.CUDA_OOM: "oom vram gpu memory batch large big fit cublas_status_alloc_failed",

@@ -229,7 +229,8 @@ def is_rank_told(facts: Facts, root: Root) -> bool:
     """Check whether the job, a launcher, a path or a line states the root's rank. If not, there may be just one process."""
     if root.rank != 0 or facts.job.world_size or facts.launch.distributed or facts.launch.exits:
         return True
-    return facts.ranks.any_told or inline_rank(root.text) is not None
+    is_in_a_path = any(scan.origin.rank is not None for scan in facts.scans)
+    return is_in_a_path or facts.ranks.any_told or inline_rank(root.text) is not None
 
 
 def _cause(root: Root) -> Cause | None:

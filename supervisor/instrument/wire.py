@@ -27,7 +27,7 @@ MAX_KEPT = 2000
 """Maximum number of records buffered before training is detected. Later ones are dropped."""
 MAX_NOTES = 20
 """Maximum number of internal errors in a process, after which it stops measuring."""
-# A number with such a name is not recorded (a PIN, a numeric password). supervisor/text/redact.py has the full rule and
+# A number with such a name is not recorded (a PIN, a numeric password). supervisor/text/secret_values.py has the full rule and
 # also checks the value. A test shows that every secret name there is secret here as well.
 _SECRET = re.compile(
     r"webhook|^(?!.*_(?:size|len|length|count|dim|limit|max|min|index|idx|rate|loss|bytes|(?<!access_key_)ids?)\d*$).*(?:"

@@ -169,7 +169,7 @@ class Place:
             return ""
         if os.path.lexists(str(self.recorded)):
             return f"this folder is a copy: the run itself lies in {self.recorded!s}"
-        return f"it was moved from {self.recorded!s}: move it back, or start again with `stoker run`"
+        return f"this folder was moved or copied from {self.recorded!s}: move it back, or start again with `stoker run`"
 
 
 class _Recorded(msgspec.Struct, frozen=True):

@@ -4,8 +4,8 @@ All text from outside passes through this module before stoker writes or prints 
 copied log lines. The module asks three questions about a text:
 
 - Does it contain a recognizable token (``ghp_…``, a JWT, a private key, a password in a URL)? Such a token is always hidden.
-- Is there a name before a value? A clearly secret name (``password``, ``api_key``) hides every value except plain
-  ones (a number, ``true``, a path, ``$VAR``). A possibly secret name (``key``, ``auth``) hides values that look random.
+- Is there a name before a value? A clearly secret name (``password``, ``api_key``) hides any but a plain
+  value (a number, ``true``, a path, ``$VAR``). A possibly secret name (``key``, ``auth``) hides a value that looks random.
 - Does it contain the value of one of the run's own secret variables or arguments (`Redactor`)? It is always hidden.
 
 Secrets become `HIDDEN`. A second pass changes nothing. A 100-character line takes about 25 µs, so only copied text passes
@@ -16,207 +16,36 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 from supervisor.text.decode import strip_escapes
 from supervisor.text.patterns import Lazy
+from supervisor.text.secret_values import (
+    HEX,
+    HIDDEN,
+    NUMBER,
+    PROSE,
+    REFERENCE,
+    STEMS,
+    WORD,
+    Kind,
+    hides,
+    hides_in_text,
+    hides_next,
+    is_plain,
+    is_random,
+    kind_of_name,
+    longest_segment,
+    looks_secret,
+    word_set,
+    wordless,
+)
 
-HIDDEN: Final = "<redacted>"
+__all__ = ["HIDDEN", "Redactor", "argv_spans", "redact", "redact_argv", "redact_lines", "redact_text"]
+
 Span = tuple[int, int]
-
-
-class Kind(Enum):
-    """How likely it is that a name's value is a secret."""
-
-    SURE = "sure"  # a secret, unless the value is plain
-    LIKELY = "likely"  # a secret if the value looks secret
-    OPEN = "open"  # not a secret
-
-
-def _word_set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-# Every secret's name contains one of these, or a user's password follows it.
-_STEMS: Final = _word_set(
-    "key token tkn pass pw secret cred auth bearer webhook pat pin sig sas cookie user login"
-)
-_CAMEL = Lazy(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_BETWEEN = Lazy(r"\d*[^a-z0-9]+|(?<=[a-z])(?=(?:token|tkn)\d*[^a-z0-9])")
-# Secrets on their own, even at the end of a word: `MYSQLPASSWORD`.
-_ENDS: Final = tuple(
-    _word_set("password passwords passwort passwd passphrase secret secrets credential credentials")
-)
-_WORDS: Final = _word_set("pwd passcode cred creds bearer authorization webhook")
-# Secrets if they have an owner, as a separate word or joined to it: `api_key`, `apikey`, `DBPASS`.
-_OWNED = Lazy(r"(.*?)(?:keys?|token|tkn|pass|pwd?|auth)")
-_OWNERS: Final = _word_set(
-    "api access secret private account service deploy ssh app client license encryption signing shared storage subscription "
-    "wandb openai anthropic comet hf hub huggingface aws azure kaggle github gitlab gh gl git slack neptune admin bot npm pypi "
-    "oauth auth jwt csrf security session identity sas refresh personal bearer write read login db pg my mysql sql mongo redis "
-    "root user ftp smtp mail ldap proxy key store require basic master"
-)
-# Possible secrets as a last word.
-_MAYBE: Final = _word_set("key token tkn auth pass pw pat pin sig signature cookie cookies sas")
-# A last word that makes the name a property of a secret.
-_ABOUT: Final = _word_set(
-    "file path dir folder name names type env var count len length size limit url uri method mode scheme policy expiry "
-    "expires ttl prompt field column index idx id ids required enabled version format prefix suffix min max sock provider "
-    "backend dim embedding embeddings emb mask loss acc accuracy weight weights padding position rate usage num endpoint "
-    "manager helper command metric store parallelism bytes error errors"
-)
-# With these words, a token belongs to text or to a page of results.
-_OF_TEXT: Final = _word_set(
-    "pad eos bos unk mask sep cls special stop placeholder initializer instance class image video audio speech prompt "
-    "trigger concept new start end num max min per n first last decoder forced added vocab sentinel tool think system "
-    "assistant extra modifier tokenizer eot eod eom bom msg chat next prev input output text word sub total completion "
-    "cached reasoning page continuation skip ignore begin"
-)
-# A word before `key` for a table's key or a pass over data.
-_OF_DATA: Final = _word_set(
-    "cache sort text json data dataset image label input output index group public forward backward single two n num"
-)
-_BARE: Final = _word_set("token tkn auth pass pw pat cookie")
-# Folders, a socket, and the public key of Python's release manager in its images.
-_NO_SECRETS: Final = _word_set("PWD OLDPWD SSH_AUTH_SOCK GPG_KEY")
-
-
-def _words(name: str) -> list[str]:
-    """Split a name at capitals and at any character but letters and digits: `dbPassword2` is `DB-PASSWORD`."""
-    return _BETWEEN.sub(" ", _CAMEL.sub("_", name[-120:]).lower() + "_").split()
-
-
-def kind_of_name(name: str) -> Kind:
-    """Return what the name of a variable, flag or key suggests about its value."""
-    if name in _NO_SECRETS or not any(map(name[-120:].lower().__contains__, _STEMS)):
-        return Kind.OPEN
-    words = _words(name)
-    about = words[-1] in _ABOUT and words[-3:] != ["access", "key", "id"]
-    if about and "webhook" not in words:
-        return Kind.OPEN
-    for before, word in zip(["", *words], words, strict=False):
-        owned = _OWNED.fullmatch(word)
-        is_owned = owned is not None and (owned[1] or before) in _OWNERS
-        if is_owned or word in _WORDS or word.endswith(_ENDS):
-            return Kind.SURE
-    if "token" in words:
-        return Kind.LIKELY if _OF_TEXT.isdisjoint(words) else Kind.OPEN
-    is_likely = words[-1] in _MAYBE and _OF_DATA.isdisjoint(words[-2:-1])
-    return Kind.LIKELY if is_likely else Kind.OPEN
-
-
-NUMBER = Lazy(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[%a-zA-Z]?")
-_PLAIN_WORD = Lazy(
-    r"true|false|yes|no|on|off|none|null|nil|nan|inf|auto|default|unset|empty|undefined|unknown|missing|required|optional"
-    r"|invalid|expired|disabled|enabled|str|int|bool|bytes|string|\*+|x+|\.+|-+|…",
-    re.IGNORECASE,
-)
-# A reference to a value, a placeholder, or a piece of code.
-REFERENCE = Lazy(
-    r"\$\{[^}]*\}?|\$\([^)]*\)?|\$[A-Z_][A-Z0-9_]*|\{\{?[^}]*\}?\}?|%[sd]|%\(\w+\)s|<[^>]*>?|\[[^\]]*\]?"
-    r"|(?:self|args|cfg|conf|config|os|settings|env|opts|opt|kwargs|params|hparams)(?:[.\[].*)?|lambda\b.*|[A-Za-z_][\w.]*[(\[{].*"
-)
-_PATH = Lazy(
-    r"(?:~|\.{1,2})?/[^\s:;]*|file://\S*|[\w.\-/]+\.(?:json|ya?ml|txt|pem|py|pt|pth|env|toml|cfg|ini|crt|pub|log|md)"
-)
-WORD = Lazy(r"[A-Za-z]?[a-z]{0,15}(?:[_\-][a-z]{1,15}){0,3}")
-PROSE = Lazy(r"[A-Za-z]?[a-z']{1,15}[.,;:!?)]*")
-HEX = Lazy(r"(?:sha\d{1,3}:|0x)?[0-9a-f]{6,}(?:-[0-9a-f]{2,}){0,6}|(?:sha\d{1,3}:|0x)?[0-9A-F]{6,}")
-_VERSION = Lazy(r"v?\d+(?:\.\d+)+")
-_SEGMENT = Lazy(r"[A-Za-z0-9]+")
-_LETTERS = Lazy(r"[A-Z]?[a-z]{3,}")
-_BASE64_PAIR = Lazy(r"[A-Za-z0-9+/]{8,}={0,2}")
-_ODD = Lazy(r"[!@#$%^&*~+?]")
-
-
-def is_plain(value: str, *, digits_too: bool = True) -> bool:
-    """Check whether a value cannot be a secret under any name: a number, a config word, a reference or a path."""
-    return (
-        not value
-        or HIDDEN in value
-        or (digits_too and NUMBER.fullmatch(value) is not None)
-        or _PLAIN_WORD.fullmatch(value) is not None
-        or REFERENCE.fullmatch(value) is not None
-        or (_PATH.fullmatch(value) is not None and not is_random(max(value.split("/"), key=len)))
-    )
-
-
-def longest_segment(text: str) -> str:
-    """Return the longest run of letters and digits."""
-    return max(_SEGMENT.findall(text), key=len, default="")
-
-
-def is_random(text: str) -> bool:
-    """Check whether text looks random, meaning that its longest segment is long and consists mostly of non-words."""
-    longest = longest_segment(text)
-    if len(longest) < 10 or longest.isdigit() or longest.isalpha():
-        return len(longest) >= 20 and longest.isalpha() and not longest.islower() and wordless(longest) >= 0.5
-    return wordless(longest) >= 0.5
-
-
-def wordless(text: str) -> float:
-    """Return the fraction of the text that lies outside runs of three or more lowercase letters."""
-    return len(_LETTERS.sub("", text)) / len(text)
-
-
-def looks_secret(value: str) -> bool:
-    """Check whether a value under an ambiguous name is a secret: it looks random or has odd characters like a password."""
-    if len(value) < 8 or len(value.split()) != 1 or is_plain(value) or HEX.fullmatch(value):
-        return False
-    has_digit, has_letter = any(map(str.isdigit, value)), any(map(str.isalpha, value))
-    return is_random(value) or (has_digit and has_letter and len(_ODD.findall(value)) >= 2)
-
-
-def _judged(name: str, value: str) -> tuple[Kind, list[str]]:
-    """Return the name's kind (`Kind.OPEN` for a plain value) and its words. A number can be secret only as a password."""
-    kind, words = kind_of_name(name), _words(name)
-    password = any(word.endswith(("password", "passwd", "passcode", "pass", "pwd", "pw")) for word in words)
-    return (Kind.OPEN if kind is Kind.OPEN or is_plain(value, digits_too=not password) else kind), words
-
-
-def hides(name: str, value: str) -> bool:
-    """Check whether an explicitly set value (a variable, flag or setting) is a secret, judging by its name."""
-    kind, words = _judged(name, value)
-    if kind is not Kind.LIKELY or looks_secret(value):
-        return kind is not Kind.OPEN
-    if name.isupper() or (words[-1] in _BARE and len(words) == 1):
-        return words[-1] in _BARE or WORD.fullmatch(value) is None
-    return "token" in words and WORD.fullmatch(value) is None
-
-
-def hides_next(name: str, value: str, *, given: bool) -> bool:
-    """Check whether the word after a name is its secret value (``db.password V`` in yacs). `given` is true on a command line."""
-    kind, words = _judged(name, value)
-    if kind is Kind.OPEN or value.startswith("-") or "=" in value.rstrip("=") or _PATH.fullmatch(name):
-        return False
-    is_sure, is_setting = kind is Kind.SURE, len(words) > 1 or name.isupper()
-    if looks_secret(value) or (given and WORD.fullmatch(value) is None):
-        return is_sure or (given and looks_secret(value))
-    is_prose = value.rstrip(".,;:!?)").isalpha() or not value[0].isalnum() or _VERSION.match(value)
-    return is_sure and is_setting and (given or not is_prose)
-
-
-def hides_in_text(name: str, value: str, *, quoted: bool, spaced: bool, text: str) -> bool:
-    """Check whether a value in `text` (lowercase prose or code) is secret. ``password: incorrect`` and ``token=hf_token`` are not."""
-    kind, words = _judged(name, value)
-    if kind is Kind.SURE:
-        is_prose = spaced and PROSE.fullmatch(value)
-        return quoted or not (is_prose or (WORD.fullmatch(value) and kind_of_name(value) is not Kind.OPEN))
-    if kind is Kind.OPEN:
-        return False
-    bare = name.lower()
-    if bare == "auth" and quoted and _BASE64_PAIR.fullmatch(value):
-        return True
-    if bare == "key" and HEX.fullmatch(value) and len(value) >= 32:
-        return any(word in text for word in ("wandb", "kaggle", "username", "login"))
-    if name.isupper() and not spaced:
-        return hides(name, value)
-    if bare in {"pass", "pw"} and _ODD.search(value) and any(map(str.isdigit, value)):
-        return True
-    return looks_secret(value) or ("token" in words and bool(HEX.fullmatch(value)) and len(value) >= 20)
 
 
 # -- recognizable tokens ----------------------------------------------------------------------------
@@ -359,6 +188,7 @@ def _headers(text: str, low: str) -> Iterator[Span]:
         yield found.span("value")
 
 
+_STEMS: Final = STEMS | {"user", "login"}
 _VALUE_CHARS: Final = 512
 # A name in lower case, its separator, and its value.
 _NAMED = Lazy(
@@ -440,41 +270,58 @@ def _secret_of_flag(flag: str, value: str) -> int:
 
 # -- commands that take a password by a short flag ----------------------------------------------------
 
-_GAP: Final = r"[\s\0]"  # a blank, or the border between two arguments
-_VALUE: Final = rf"[\"'`(\[{{]*(?P<value>[^\s\0]+?)(?=[\"'`)\]}},]*(?:{_GAP}|$))"
-# Tools, and what stands before the secret in their words.
-_COMMANDS: Final = (
-    ("mysql|mysqldump|mysqladmin|mysqlimport|mysqlsh|mariadb|mariadb-dump|mongo|mongosh|mongodump|mongorestore|sshpass|7za?",
-     rf"-p{_GAP}*"),
-    ("ldapsearch|ldapadd|ldapmodify|ldappasswd", rf"-w{_GAP}+"),
-    ("sqlcmd|bcp|zip|unzip", rf"-P{_GAP}*"),
-    ("curl|lftp|smbclient", rf"-[uU]{_GAP}+[\"']?[^\s\0:%,]+[:%,]"),
-    ("redis-cli", rf"-a{_GAP}+"),
-    # For `docker run`, -p is a port.
-    ("docker|podman|nerdctl|buildah|skopeo|crane|helm|oras|az|ibmcloud|oc|argocd|cf", rf"login{_GAP}(?:.{{0,400}}?{_GAP})??-p{_GAP}+"),
-    ("wandb|vault|comet", rf"login{_GAP}+"),  # the next word is the key
-)  # fmt: skip
-_TOOL = Lazy(rf"(?<![\w\-])(?:{'|'.join(f'({names})' for names, _ in _COMMANDS)})(?={_GAP})")
-_BEFORE_SECRET: Final = tuple(Lazy(rf"(?<={_GAP}){flag}{_VALUE}", re.DOTALL) for _, flag in _COMMANDS)
-_OPERATOR = Lazy(rf"{_GAP}(?:\|\|?|&&?|;){_GAP}|;{_GAP}")
+_DATABASES: Final = "mysql mysqldump mysqladmin mysqlimport mysqlsh mariadb mariadb-dump mongo mongosh mongodump mongorestore sshpass 7z 7za"
+_SHORT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_DATABASES.split(), "-p"),
+    **dict.fromkeys(word_set("ldapsearch ldapadd ldapmodify ldappasswd"), "-w"),
+    **dict.fromkeys(word_set("sqlcmd bcp zip unzip"), "-P"),
+    **dict.fromkeys(word_set("curl lftp"), "-u"),
+    "redis-cli": "-a",
+    "smbclient": "-U",
+}
+# These commands take it only after `login`: for `docker run`, -p is a port.
+_LOGINS: Final = word_set("docker podman nerdctl buildah skopeo crane helm oras az ibmcloud oc argocd cf")
+# The word after `login` is the key.
+_LOGIN_KEYS: Final = word_set("wandb vault comet")
+_COMMANDS: Final = frozenset(_SHORT) | _LOGINS | _LOGIN_KEYS
+_COMMAND = Lazy(rf"(?<![\w\-])(?:{'|'.join(sorted(_COMMANDS))})\s")
+_SHELL_WORD = Lazy(r"[\"'`(\[{]*(\S+)")
+_OPERATOR: Final = word_set("| || & && ;")
+_COLON = Lazy(r"[:%,]")
+
+
+def _in_command(words: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield (index, start, end) for secrets that a command takes after a short flag or without one. Numbers are skipped."""
+    flag = login = ""
+    for index, word in enumerate(words):
+        name = word.rpartition("/")[2]
+        following = words[index + 1] if index + 1 < len(words) else ""
+        at, start, value = index + 1, 0, ""
+        if word in _OPERATOR or word.endswith(";"):
+            flag = login = ""
+        elif name in _COMMANDS and not (flag and index and words[index - 1] == flag):
+            flag, login = _SHORT.get(name, ""), "" if name in _SHORT else name
+        elif word == "login" and login:
+            flag = "-p" if login in _LOGINS else ""
+            if not flag and (looks_secret(following) or (len(following) >= 16 and HEX.fullmatch(following))):
+                value = following
+        elif flag and word == flag:
+            colon = _COLON.search(following)
+            start = 0 if flag not in {"-u", "-U"} else colon.end() if colon else len(following)
+            value = following[start:]
+        elif flag in {"-p", "-P"} and not login and word.startswith(flag) and not word.startswith("--"):
+            at, start, value = index, 2, word[2:]
+        if value and HIDDEN not in value and not NUMBER.fullmatch(value) and not REFERENCE.fullmatch(value):
+            yield at, start, start + len(value)
 
 
 def _commands(text: str, low: str) -> Iterator[Span]:
-    """Yield the secrets passed to a command after a short flag or as a bare argument. Skip numbers."""
-    tools = [*_TOOL.finditer(text)] if _TOOL.search(low) else []
-    for tool, following in zip(tools, [*tools[1:], None], strict=False):
-        words = text[tool.end() : None if following is None else following.start()]
-        over = _OPERATOR.search(words)
-        words = words[: over.start()] if over is not None else words
-        kind = (tool.lastindex or 1) - 1
-        for found in _BEFORE_SECRET[kind].finditer(words):
-            value = found["value"]
-            if kind == len(_COMMANDS) - 1:
-                is_key = looks_secret(value) or (len(value) >= 16 and HEX.fullmatch(value))
-            else:
-                is_key = not (HIDDEN in value or NUMBER.fullmatch(value) or REFERENCE.fullmatch(value))
-            if is_key:
-                yield tool.end() + found.start("value"), tool.end() + found.end("value")
+    if _COMMAND.search(low) is None:
+        return
+    found = [(word.start(1), word[1].rstrip("\"'`)]},")) for word in _SHELL_WORD.finditer(text)]
+    for index, start, end in _in_command([word for _, word in found]):
+        offset = found[index][0]
+        yield offset + start, offset + end
 
 
 # -- the redactor ---------------------------------------------------------------------------------
@@ -488,21 +335,17 @@ def secret_spans(text: str) -> list[Span]:
     low = text.lower()
     if len(low) != len(text):  # a letter whose lower case is two characters
         low = _CAPITALS.sub(lambda found: found[0].lower(), text)
-    return _merged(text, (span for rule in _RULES for span in rule(text, low)))
+    return _merged(span for rule in _RULES for span in rule(text, low))
 
 
-def _merged(text: str, spans: Iterable[Span]) -> list[Span]:
-    """Return the spans in order and without overlaps, without those that are already hidden."""
+def _merged(spans: Iterable[Span]) -> list[Span]:
     merged: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if merged and start <= merged[-1][1]:
             merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
             merged.append((start, end))
-    if HIDDEN not in text:
-        return merged
-    parts = ((span, text[slice(*span)]) for span in merged)
-    return [span for span, part in parts if HIDDEN not in part and part.strip("<>")]
+    return merged
 
 
 def _without(text: str, spans: Sequence[Span]) -> str:
@@ -512,12 +355,21 @@ def _without(text: str, spans: Sequence[Span]) -> str:
 
 
 def redact_text(text: str) -> str:
-    """Redact lines for display or a file. If they contain a secret, color codes are removed too, so they cannot shield it."""
+    """Redact lines for display or a file. Color codes cannot shield a secret; both are removed."""
     raw = text.replace(r"\x1b", "\x1b")  # the form before it was made printable
     if "\x1b" in raw:
         hidden = redact_text(bare := strip_escapes(raw))
         return text if hidden == bare else hidden
-    return _without(text, secret_spans(text))
+    return _without(text, _around_hidden(text, secret_spans(text)))
+
+
+def _around_hidden(text: str, spans: list[Span]) -> list[Span]:
+    """Return the spans, leaving out those that are already hidden or empty."""
+    if HIDDEN not in text:
+        return spans
+    return [
+        (start, end) for start, end in spans if HIDDEN not in text[start:end] and text[start:end].strip("<>")
+    ]
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
@@ -542,10 +394,8 @@ _ARGUMENT = Lazy(r"-{0,2}[A-Za-z_+][\w.+\-/]*")
 def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
     """Return where secrets are in each word: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
     spans: list[list[Span]] = [secret_spans(word) for word in argv]
-    joined = "\0".join(word.replace("\0", " ") for word in argv)
-    for start, _ in _commands(joined, joined):
-        index = joined.count("\0", 0, start)
-        spans[index].append((start - joined.rfind("\0", 0, start) - 1, len(argv[index])))
+    for index, start, end in _in_command(argv):
+        spans[index].append((start, end))
     for index, word in enumerate(argv):
         name, equals, value = word.partition("=")
         at, before = (index, len(name) + 1) if equals else (index + 1, 0)
@@ -560,7 +410,7 @@ def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
             secret = 0 if hides_next(name, argv[at], given=True) else -1
         if secret >= 0:
             spans[at].append((before + secret, len(argv[at])))
-    return [_merged(word, found) for word, found in zip(argv, spans, strict=True)]
+    return [_around_hidden(word, _merged(found)) for word, found in zip(argv, spans, strict=True)]
 
 
 def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
@@ -568,14 +418,15 @@ def redact_argv(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(_without, argv, argv_spans(argv)))
 
 
-NOT_TEXT: Final = _word_set(
+_LEAST_KNOWN: Final = 6
+NOT_TEXT: Final = word_set(
     "kind path artifact resume_copy stdout stderr source run_id host fingerprint change"
 )
 """Keys whose values are used, not just shown: file locations, names, and the next launch's changes (where secrets are refused)."""
 
 
 class Redactor:
-    """A redactor that also hides known secret values, taken from a run's own variables and arguments.
+    """Also hides known secret values, taken from a run's own variables and arguments.
 
     A value is hidden anywhere in the output if it has at least 6 characters and is not a plain word.
     """
@@ -615,10 +466,13 @@ class Redactor:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield the forms in which a secret may be printed (plain, URL-quoted, JSON), or nothing if it is too common a string."""
+    """Yield the forms a secret may be printed in: plain, in a URL, in JSON. Empty if it is too common to search for."""
     value = value.strip("\"'{}[]() ")
     user = _USER_AND.match(value)
     for known in (value, value[user.end() :]) if user else (value,):
-        is_common = len(known) < 6 or (len(known) < 16 and WORD.fullmatch(known)) or is_plain(known)
-        if not is_common:
+        if (
+            len(known) >= _LEAST_KNOWN
+            and not is_plain(known)
+            and (len(known) >= 16 or not WORD.fullmatch(known))
+        ):
             yield from (known, quote(known, safe=""), json.dumps(known)[1:-1])

@@ -30,8 +30,9 @@ def test_sound_files_are_told_in_a_line_each(tmp_path: Path, capfd: pytest.Captu
     bin_file(tmp_path / "b.bin", [1, 70_000], kind="I", header=(20240801, 2))
     (tmp_path / "c.jsonl").write_text('{"text": "one"}\n\n{"text": "two", "id": 7}\n')
     (tmp_path / "d.txt").write_text("plain")
-    code, out, err = check(capfd, "--data", str(tmp_path), "--vocab-size=100000")
+    code, out, err = check(capfd, "--vocab-size=100000", "--data", str(tmp_path))
     assert (code, err) == (0, "")
+    assert check(capfd, f"--data={tmp_path}", "--vocab-size", "100000") == (0, out, "")
     assert [line.partition(": ")[2] for line in out.splitlines()] == [
         "3 tokens of uint16, no header, ids up to 300",
         "2 tokens of uint32, llm.c's header, ids up to 70000",

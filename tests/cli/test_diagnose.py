@@ -211,6 +211,31 @@ def test_a_folder_is_one_job_and_each_is_many(tmp_path: Path, call: Call) -> Non
     assert (code, [item["failure"] for item in each]) == (10, ["healthy", "cuda_oom"])
 
 
+@pytest.mark.parametrize(
+    ("name", "where"), [("rank0.log", " on rank 0"), ("rank_0.err", " on rank 0"), ("a.log", "")]
+)
+def test_a_rank_that_only_the_files_name_tells_is_in_the_title(
+    tmp_path: Path, call: Call, name: str, where: str
+) -> None:
+    (tmp_path / name).write_text(
+        STEPS + 'Traceback (most recent call last):\n  File "t.py", line 3\nKeyError: "a"\n'
+    )
+    for at in (tmp_path, tmp_path / name):
+        (found,) = told(call, "", at)[1]
+        assert found["title"] == f'KeyError{where}: "a"'
+
+
+def test_two_processes_in_one_log_are_one_job_with_the_first_cause(tmp_path: Path, call: Call) -> None:
+    """A script starts two ranks in the background. The second fails because the first did, and prints a line before that."""
+    trained = "".join(f"step {step} loss {4 / (step + 1):.3f}\n" for step in range(149))
+    traceback = 'Traceback (most recent call last):\n  File "t.py", line 9, in <module>\n    main()\n'
+    lost = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n"
+    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB\n"
+    (tmp_path / "a.log").write_text(trained + traceback + memory + "waiting for rank 0\n" + traceback + lost)
+    (found,) = told(call, "", tmp_path / "a.log")[1]
+    assert found["failure"] == "cuda_oom"
+
+
 def test_packed_and_utf16_files_with_switches_between_them(tmp_path: Path, call: Call) -> None:
     (tmp_path / "a.log.gz").write_bytes(gzip.compress((STEPS + OOM).encode()))
     (tmp_path / "b.txt").write_bytes((STEPS + OOM).encode("utf-16"))

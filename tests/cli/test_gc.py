@@ -147,7 +147,7 @@ def test_a_run_that_is_needed_stays_and_the_list_says_why(
     weights = "checkpoints/step_100/model.safetensors"
     assert f"it holds {weights}, which is no record of stoker's: --with-checkpoints" in reasons["holds"]
     assert "it holds artifacts/out/last.ckpt, " in reasons["hidden"]
-    assert "it was moved from" in reasons["elsewhere"]
+    assert "this folder was moved or copied from" in reasons["elsewhere"]
     assert "0 of 5 runs go" in said
     assert gc("--keep", "90d", "--yes", "--with-checkpoints")[0] == 0
     assert names(place) == {"lost", "elsewhere"}, "without a keeper the first one was over"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from supervisor.instrument.wire import is_secret
-from supervisor.text import redact
-from supervisor.text.redact import Kind, kind_of_name
+from supervisor.text import secret_values
+from supervisor.text.secret_values import is_secret_name
 from tests.instrument.child import PACKAGE, Ended, asked_of, run
 from tests.text.secrets import SECRETS
 
@@ -351,10 +351,15 @@ SECRET_NAMES = [
 
 def test_every_name_that_stoker_hides_is_hidden_here() -> None:
     """The rule of `text` is not imported here: each word of its tables, in each form, is one for the copy, too."""
-    owned = ("key", "keys", "token", "tkn", "pass", "pw", "pwd", "auth")
+    owned = {"k": ["key", "keys"], "t": ["token", "tkn"], "p": ["pass", "pw", "pwd"], "a": ["auth"]}
     parts = [
-        *itertools.product(redact._OWNERS, owned),
-        *((word,) for word in (*redact._ENDS, *redact._WORDS, *redact._MAYBE)),
+        *(
+            (owner, part)
+            for kind, owners in secret_values._OWNERS_OF.items()
+            for owner in owners
+            for part in owned[kind]
+        ),
+        *((word,) for word in (*secret_values._ENDS, *secret_values._WORDS, *secret_values._MAYBE)),
     ]
     names = [
         form + after
@@ -370,7 +375,7 @@ def test_every_name_that_stoker_hides_is_hidden_here() -> None:
     ]
     names += SECRET_NAMES
     names += [name for row in SECRETS for name in re.findall(r"[\w.-]+", row.text.replace(row.secret, ""))]
-    hidden = [name for name in names if kind_of_name(name) is not Kind.OPEN]
+    hidden = [name for name in names if is_secret_name(name)]
     assert len(hidden) > 2500
     assert [name for name in hidden if not is_secret(name)] == []
 

@@ -114,7 +114,7 @@ def test_a_detached_run_that_was_moved_and_moved_back_goes_on(tmp_path: Path) ->
     )
     with background("attach", "--no-ui", str(elsewhere.root), cwd=tmp_path) as follower:
         out, _ = follower.communicate(timeout=60)
-        assert "it was moved from" in out
+        assert "this folder was moved or copied from" in out
     elsewhere.root.rename(run.root)
     assert wait_until(lambda: "in its place again" in run.node().log.read_text(), 30)
     gate.touch()

@@ -297,7 +297,12 @@ HELD = ev.Held(t=T, attempt=1, reason="you decide", until=4e9)
 KINDS = {
     "a copy of a live run": Kind(lambda scene: copied(scene, "-a"), COPY, COPY, COPY),
     "a copy of hard links, which shares the lock": Kind(lambda scene: copied(scene, "-al"), COPY, COPY, COPY),
-    "moved": Kind(moved, "it was moved from", "it was moved from", "it was moved from"),
+    "moved": Kind(
+        moved,
+        "this folder was moved or copied from",
+        "this folder was moved or copied from",
+        "this folder was moved or copied from",
+    ),
     "says that it is the live run": Kind(
         lambda scene: with_record(scene, path=str(scene.live.root)), COPY, COPY, COPY
     ),

@@ -151,7 +151,7 @@ def test_what_a_copy_says_acts_on_no_terminal(tmp_path: Path, capsys: pytest.Cap
     assert main(["stop", str(run.root)]) == 3
     err = capsys.readouterr().err
     assert err.removesuffix("\n").isprintable()
-    assert r"it was moved from /x\x1b]0;pwned\x07\n/y" in err
+    assert r"this folder was moved or copied from /x\x1b]0;pwned\x07\n/y" in err
 
 
 def test_a_request_needs_a_live_keeper_in_this_very_folder(tmp_path: Path) -> None:

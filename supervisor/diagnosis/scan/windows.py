@@ -270,26 +270,39 @@ def load_matcher(dumped: bytes) -> HyperscanMatcher:
 
 
 class Re2Matcher:
-    """The fallback: an RE2 set tells which signatures a block contains, and each of these finds its lines."""
+    """The fallback engine: a single alternation finds candidate lines, and an RE2 set finds the signatures that match."""
 
     def __init__(self, regexes: Sequence[str]) -> None:
         import re2
 
         self.ahead: Ahead = in_turn
         options = re2.Options()
+        options.never_nl = False
         options.log_errors = False
         options.max_mem = 256 << 20
-        sources = [_for_bytes("(?m)" + regex) for regex in regexes]
         self._set: Any = re2.Set.SearchSet(options)  # type: ignore[no-untyped-call]
-        for source in sources:
-            self._set.Add(source.decode("utf-8"))
+        for regex in regexes:
+            self._set.Add(_for_bytes("(?m)" + regex).decode("utf-8"))
         self._set.Compile()
-        self._patterns: list[Any] = [re2.compile(source, options) for source in sources]  # type: ignore[no-untyped-call]
 
     def scan(self, block: bytes) -> list[tuple[int, int]]:
         """See `Matcher.scan`."""
-        contained = self._set.Match(block.decode("utf-8", "replace")) or ()
-        return sorted((match.end(), at) for at in contained for match in self._patterns[at].finditer(block))
+        # The set tells which signatures match, not where. Halve a block down to single lines, so quiet text is cheap.
+        return sorted(self._scan(block, 0))
+
+    def _scan(self, block: bytes, base: int) -> Iterator[tuple[int, int]]:
+        matches = self._set.Match(block.decode("utf-8", "replace"))
+        if not matches:
+            return
+        middle = block.find(b"\n", len(block) // 2)
+        if middle < 0 or middle + 1 >= len(block):
+            middle = block.rfind(b"\n", 0, max(len(block) - 1, 0))
+        if middle < 0 or middle + 1 >= len(block):
+            end = base + len(block.rstrip(b"\n"))
+            yield from ((end, index) for index in matches)
+            return
+        yield from self._scan(block[: middle + 1], base)
+        yield from self._scan(block[middle + 1 :], base + middle + 1)
 
 
 # -- additions by collectors -----------------------------------------------------------------------

@@ -189,7 +189,9 @@ def _machine_records(attempts: Sequence[NodeAttempt], kills_now: int | None) -> 
 def _machine_samples(one: NodeAttempt) -> list[dict[str, float]]:
     """Return the known values of a machine's last samples in the attempt."""
     reader = SeriesReader(one.node.series, HOST)
-    reader.seek_tail(MACHINE_TAIL_BYTES)
+    newest = one.state.attempt
+    if newest is not None and newest.number == one.view.number:
+        reader.seek_tail(MACHINE_TAIL_BYTES)
     return [
         {name: value for name, value in sample.v.items() if value is not None}
         for sample in chain.from_iterable(iter(reader.read, []))

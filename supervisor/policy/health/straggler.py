@@ -16,7 +16,10 @@ from statistics import median
 from supervisor.policy.health.early_signs import Advice
 
 WINDOW, LEAST = 30, 10
-"""How many of a rank's newest rows are compared, and how many each rank must have."""
+"""How many of a rank's newest steps are compared, and how many rows each rank must have.
+
+Of measured rows, which come once a second, `LEAST` are compared, so a rank that turns slow is found after some six seconds.
+"""
 SHARE = 0.2
 """A rank is slow if it alone accounts for this fraction of every step."""
 NAMED_SHARE = 0.15
@@ -63,10 +66,10 @@ class Stragglers:
         step_s, data_s = values.get("step_time_s"), values.get("data_wait_s")
         own_s = values.get("compute_s", data_s)
         if step_s is not None and own_s is not None:
-            self._add(rank, step_s, own_s, data_s or 0.0)
+            self._add(rank, step_s, own_s, data_s or 0.0, most=LEAST)
 
-    def _add(self, rank: int, step_s: float, own_s: float, data_s: float) -> None:
-        self._rows.setdefault(rank, deque(maxlen=WINDOW)).append((step_s, own_s, data_s))
+    def _add(self, rank: int, step_s: float, own_s: float, data_s: float, most: int = WINDOW) -> None:
+        self._rows.setdefault(rank, deque(maxlen=most)).append((step_s, own_s, data_s))
 
     def find(self) -> SlowRank | None:
         """Return the single rank that the others are waiting for and the likely reason, or None."""

@@ -200,11 +200,19 @@ LINKS: dict[str, float | None] = {
 
 
 def several(
-    root: Path, *, nodes: int = 2, ranks: int = 2, steps: int = 20, slow: int | None = None
+    root: Path,
+    *,
+    nodes: int = 2,
+    ranks: int = 2,
+    steps: int = 20,
+    slow: int | None = None,
+    with_gpus: bool = True,
 ) -> RunPaths:
     """A run on several nodes; the last rank of node `slow` is slow."""
     for node in reversed(range(nodes)):
-        rec = Recording(root, ranks=ranks, gpus=ranks, node=node, micro=4, accumulation=1, links=LINKS)
+        rec = Recording(
+            root, ranks=ranks, gpus=ranks * with_gpus, node=node, micro=4, accumulation=1, links=LINKS
+        )
         for other in range(1, nodes) if not node else ():
             joined = ev.NodeSeen(t=rec.t, node=other, sight=ev.NodeSight.JOINED, host=f"gpu-box{other}")
             rec.fact(joined)

@@ -124,6 +124,18 @@ def test_a_checkpoint_that_no_flag_is_known_for_is_put_in_by_one_key(tmp_path: P
     assert (requests(run)[0].args.argv or ())[-2:] == ("--warm", "/out/ckpt.pt")
 
 
+@plays(held)
+async def test_what_is_no_number_is_refused_in_the_box_of_the_batch(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("b")
+    for typed in ("²", *"1234567890"):
+        await pilot.press(typed)
+    assert "type how many samples a rank holds at once" in shown(app)
+    await pilot.press("enter")
+    assert requests(run) == []
+
+
 def test_a_change_that_is_no_argument_is_left_to_the_card(tmp_path: Path) -> None:
     run = recorded.held(tmp_path / "run")
     outputs(

@@ -55,6 +55,16 @@ def test_ranks_stand_below_their_nodes(tmp_path: Path) -> None:
     drive(run, play, size=(200, 50))
 
 
+def test_each_machine_without_a_gpu_has_a_line(tmp_path: Path) -> None:
+    run = recorded.several(tmp_path / "run", nodes=4, ranks=2, steps=3, with_gpus=False)
+
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: "n3" in pane(app, "devices"), "the last machine")
+        assert all(f"n{node}" in pane(app, "devices") for node in range(4))
+
+    drive(run, play, size=(120, 40))
+
+
 def test_a_table_of_many_nodes_is_folded_at_first(tmp_path: Path) -> None:
     run = recorded.several(tmp_path / "run", nodes=8, ranks=4, steps=3, slow=5)
 

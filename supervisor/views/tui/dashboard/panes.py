@@ -258,10 +258,10 @@ class Panes:
         is_here = snapshot.machine or any(rank.cpu or rank.rss for rank in snapshot.ranks.values())
         is_elsewhere = snapshot.state.mode == "observed" and not is_here
         is_unmeasured = not is_here and bool(snapshot.series)
-        devices = 0 if is_elsewhere or is_unmeasured else 1
+        devices = 0 if is_elsewhere or is_unmeasured else len(devices_of(snapshot)) or 1
         needs = replace(
             needs,
-            devices=(len(devices_of(snapshot)) if snapshot.gpus else 0) or devices,
+            devices=len(devices_of(snapshot)) if snapshot.gpus else devices,
             ranks=0 if is_elsewhere and ranks <= 1 else ranks,
             gpus=bool(snapshot.gpus),
         )

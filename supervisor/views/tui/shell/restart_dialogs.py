@@ -44,7 +44,7 @@ def ask_batch(now: BatchSpec, suggested: int, effect: Callable[[], str], flag: s
 
     def changed(text: str) -> str:
         """Describe the batch change. Raise `JobError` if the number does not divide the global batch."""
-        if not text.isdigit():
+        if not text.isascii() or not text.isdigit() or len(text) > 9:
             raise JobError("type how many samples a rank holds at once")
         return describe_change(BatchChange(now, with_micro_batch(now, int(text), suggested)))
 
