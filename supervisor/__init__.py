@@ -14,6 +14,6 @@ spec = importlib.util.spec_from_file_location({_TOP!a}, {os.path.normpath(_FILE)
 sys.modules[spec.name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules[spec.name])
 """
-"""The first code that a child of ours runs (``python -P -c``). It imports the stoker that started the child, whatever else
-is installed or in its working directory, without adding to the job's ``sys.path`` or PYTHONPATH.
+"""The first code that our child processes run (``python -P -c``). It imports the copy of stoker that started them,
+whatever else is installed or in the working directory, without adding to the job's ``sys.path`` or PYTHONPATH.
 """

@@ -1,4 +1,4 @@
-"""Watch a run, a log file, a folder of logs, a process, or a pipe. Nothing there is started, signaled or written.
+"""Watch a run, a log file, a folder of logs, a process, or a pipe. The target is not signaled or modified.
 
 With --adopt: start a new keeper for the surviving processes of a run whose keeper died.
 """
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_foreign(target: str) -> bool:
-    """Check whether the target is a log, folder, pid or pipe, not a run. Digits count as a pid if that process exists."""
+    """Check whether the target is a log, folder, pid or pipe rather than a run. Digits are a pid if such a process exists."""
     path = Path(os.path.expanduser(target))
     if path.is_dir():
         return not is_run_directory(path)

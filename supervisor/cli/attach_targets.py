@@ -238,7 +238,7 @@ def _are_apart(
 
 
 def _is_training(log: ObservedLog) -> bool:
-    """Check whether a log shows progress at its head or tail, or a traceback at its tail. Assume so for packed logs."""
+    """Check whether a log shows progress at its head or tail, or a traceback at its tail. Packed logs are assumed to."""
     from supervisor.sources.metrics import MetricReader
 
     if _is_packed(log.path):

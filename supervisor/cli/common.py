@@ -162,7 +162,7 @@ def wait_while_read(timeout_s: float | None, source: int | None = None) -> None:
 
 
 def without_keeper(run: RunPaths, state: RunState) -> str:
-    """Return a line that says how a run can continue if it has not ended but has no keeper."""
+    """Return a line that says how to continue a run that has no keeper but has not ended."""
     if state.mode == "observed":
         return f"{run.run_id}: it is no longer watched"
     take, go_on = f"`stoker attach --adopt {run.run_id}`", f"`stoker continue {run.run_id}`"

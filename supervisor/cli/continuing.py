@@ -1,4 +1,4 @@
-"""Start the next attempt of a run with no live process: it failed, was stopped or lost, or its machine rebooted.
+"""Start the next attempt of a run with no live process because it failed, was stopped or lost, or its machine rebooted.
 
 Print what the next attempt will run and, on a terminal, ask first. Like any restart, it resumes from a checkpoint.
 """

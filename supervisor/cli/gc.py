@@ -32,7 +32,7 @@ _LIMIT = re.compile(r"(\d+(?:\.\d+)?)(h|d|w|mb|gb|tb|)", re.IGNORECASE)
 
 
 class OldRun(NamedTuple):
-    """A run beyond the limits, with the `reason`. `kept` says why it stays anyway ("" if deleted); `size` is bytes on disk."""
+    """A run beyond the limits. `reason` says why, `kept` why it is kept anyway ("" if deleted); `size` is its bytes on disk."""
 
     row: RunRow
     size: int
@@ -128,7 +128,7 @@ def old_runs(
 
 
 def _why_kept(run: RunPaths, *, with_checkpoints: bool) -> str:
-    """Return why an old finished run is kept (its folder is not ours or has files stoker did not write), or "" if it can go."""
+    """Return why an old finished run is kept (its folder is not ours or has files from elsewhere), or "" if it can be deleted."""
     if (refusals := check_folder(run).refusals) or with_checkpoints:
         return next(iter(refusals), "")
     try:

@@ -1,4 +1,4 @@
-"""Fill in and report a node's place if a scheduler ran ``stoker run`` on every node of its job.
+"""Fill in and report a node's place when a scheduler has run ``stoker run`` on every node of its job.
 
 A requeued job continues its earlier run, since to the user it is the same run.
 """

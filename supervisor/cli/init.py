@@ -1,4 +1,4 @@
-"""Make a job file for a script you have, and start it. Asks only for what it cannot find out by itself."""
+"""Make a job file for an existing script and start the job. Asks only for what it cannot find out on its own."""
 
 from __future__ import annotations
 

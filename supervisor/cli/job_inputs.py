@@ -1,4 +1,4 @@
-"""Turn the arguments of ``stoker run`` into a job. Opens the files; the pure package only parses their contents."""
+"""Turn the arguments of ``stoker run`` into a job. Opens the files; `supervisor.job` only parses their contents."""
 
 from __future__ import annotations
 
@@ -129,9 +129,9 @@ _NOT_ASKED: Final = ("dry_run", "check_only", "detach", "json", "show_config", "
 
 
 def with_asked_resume(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> JobSpec:
-    """Ask how a script resumes, once per script, if a user starts it, an option may take a checkpoint and no setting says how.
+    """Ask how a script resumes (once per script) if a user starts it, an option may take a checkpoint and no setting says how.
 
-    Pressing Enter leaves the question open. Most scripts reveal the answer in training; a notice then says what is missing.
+    Pressing Enter skips the question. Most scripts reveal the answer during training; a notice then says what is missing.
     """
     knobs, retry = spec.knobs, spec.retry
     known = knobs.starts or knobs.self_resuming or knobs.resume_step or knobs.cannot_resume or spec.node_rank

@@ -258,7 +258,7 @@ def _recorder(files: Sequence[str]) -> SeenRecorder | None:
 
 
 def tasks_of(paths: Sequence[str]) -> dict[str, int]:
-    """Map logs to the number that sets their names apart: 0 and 1 for ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
+    """Map each log to the number that distinguishes its name: 0 and 1 for ``4711_0.out`` and ``4711_1.out`` (SLURM's `%j_%n`)."""
     groups: dict[tuple[str, ...], list[tuple[str, list[str]]]] = {}
     for path in paths:
         parts = re.split(r"(\d{1,9})", path)

@@ -128,7 +128,7 @@ def difference(theirs: JobSpec, ours: JobSpec) -> str:
 
 
 def _require_a_live_run(run: RunPaths, record: RunFile) -> None:
-    """Refuse a finished run's folder unless node 0, which may be starting right now, soon continues the run."""
+    """Refuse a finished run's folder unless node 0, which may still be starting, continues the run soon."""
     order = _end_of(run)
     if order is None:
         return

@@ -119,7 +119,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def flush_or_drop() -> str:
-    """Flush both streams, silencing broken ones with /dev/null. Return stdout's error, or "" if its reader merely left."""
+    """Flush both streams, redirecting broken ones to /dev/null. Return stdout's error, or "" if its reader merely exited."""
     what = ""
     for stream in (sys.stderr, sys.stdout):
         try:

@@ -1,6 +1,6 @@
 """Print the metrics found in a log: step, loss, learning rate, throughput, and more.
 
-Print one JSON object per line with a metric. For a folder or a run, `file` says which log.
+Print one JSON object for each line that contains a metric. For a folder or a run, `file` names the log.
 `line` counts from 0; `stoker diagnose` counts from 1.
 """
 

@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """A run to start. `parsed` is `words` as parsed by ``stoker run``; `token` is unique to this start."""
+    """A run to start. `parsed` is `words` as parsed by ``stoker run``; `token` is unique to this launch."""
 
     hosts: tuple[Host, ...]
     words: tuple[str, ...]
@@ -120,7 +120,7 @@ class _Start:
     token: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def request(self, do: Do, node: int, words: tuple[str, ...] = ()) -> Request:
-        """Build a request to a node, including that node's variables."""
+        """Build a request to a node, including that node's environment variables."""
         env = dict([*self.env, *self.hosts[node].env])
         folder, run_dir = self.started.folder, self.started.run_dir
         return Request(
@@ -302,7 +302,7 @@ def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
 
 
 def _logs(ways: Connections, started: Started, args: argparse.Namespace) -> int:
-    """Print logs, prefixing each line with its node: as lines arrive with --follow, otherwise node by node."""
+    """Print logs with each line prefixed by its node. With --follow, print lines as they arrive; otherwise, go node by node."""
     lock = threading.Lock()
     kept: list[list[str]] = [[] for _ in started.hosts]
 

@@ -88,7 +88,7 @@ class Watching:
         self._thread = threading.Thread(target=self.begin, name="stoker-attach")
 
     def begin_beside(self) -> None:
-        """Begin in a thread, so that importing the metric reader and the diagnosis does not hold up keystrokes."""
+        """Begin in a thread, so that importing the metric reader and the diagnosis does not delay keystrokes."""
         self._thread.start()
 
     def load(self) -> Observer:

@@ -38,7 +38,7 @@ TAIL_BYTES: Final = 1 << 18
 FOLLOW_S: Final = 0.5
 MOST_SAID: Final = 5
 STARTED_BY: Final = "STOKER_STARTED_BY"
-"""Environment variable that holds the token of the start that launched a keeper."""
+"""Environment variable that holds the token of the launch that started a keeper."""
 
 
 def here() -> int:
@@ -139,7 +139,7 @@ def _status(request: Request) -> NodeStatus:
 
 
 def _end(request: Request) -> Said:
-    """Send SIGTERM to this node's keeper if its lock is held on this host and, given a token, if that start launched it."""
+    """Send SIGTERM to this node's keeper if its lock is held on this host and the token, if given, matches the keeper's."""
     run = RunPaths(Path(request.run_dir))
     holder = holder_here(run.node(request.node).lock)
     if not has_keeper(run, request.node) or holder is None:

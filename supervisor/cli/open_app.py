@@ -1,4 +1,4 @@
-"""Open the app on a run directory. After it closes, print how to come back."""
+"""Open the app on a run directory. After it closes, print how to reopen it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def show(
     appearance: Appearance,
     journal: StateReader | None = None,
 ) -> int:
-    """Open the app, then print how to come back. Exit 0 if the run can continue, else with the run's own code.
+    """Open the app, then print how to reopen it. Exit 0 if the run can continue, else with the run's own code.
 
     Args:
         run: the run directory.

@@ -1,4 +1,4 @@
-"""Show what the restart policy would do in a recorded run: `stoker policy explain RUN`. Start nothing.
+"""Show what the restart policy would do in a recorded run: `stoker policy explain RUN`. Nothing is started.
 
 Print one line per attempt: how it ended and what the policy decides. If the given settings lead to a decision other
 than the recorded one, print both. The rest of the record is taken as is.

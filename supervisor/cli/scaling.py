@@ -25,7 +25,7 @@ HEAD: Final = ("run", "nodes", "ranks", "speed", "per_rank", "speedup", "efficie
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A run's speeds, keyed by unit, from its attempt with the most readings, and the peak memory of its GPUs or ranks."""
+    """A run's speeds, keyed by unit and taken from its attempt with the most readings, plus peak GPU or rank memory."""
 
     run_id: str
     nodes: int

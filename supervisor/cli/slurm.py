@@ -150,7 +150,7 @@ def _jobs(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _watch(jobs: tuple[str, ...], *, exclude_failed: bool) -> int:
-    """Print job state changes until all jobs finish, with one squeue call for all jobs every 10 s (up to 60 s while idle)."""
+    """Print job state changes until all jobs finish, polling all jobs with one squeue call every 10 s (up to 60 s when idle)."""
     jobs = jobs or tuple(queue())
     if not jobs:
         say("no job of yours waits or runs")

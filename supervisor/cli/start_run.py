@@ -59,7 +59,7 @@ BEGINS_S: Final = 10.0
 
 
 def dry_run(spec: JobSpec, parsed: ParsedRun, env: Mapping[str, str]) -> int:
-    """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure. Start and write nothing.
+    """Print attempt 1 as a command to paste, and the changes after an out-of-memory failure. Nothing is started or written.
 
     With ``--json``, print one JSON object on one line. The interpreter needs no torch, because nothing is started.
     """
@@ -193,7 +193,7 @@ def user_name() -> str:
 
 
 class Going(NamedTuple):
-    """How a verb shows the run it starts. With no TUI and a non-interactive run, this process is the keeper."""
+    """How a verb shows the run it starts. If the run is not interactive, this process is the keeper."""
 
     verb: str
     has_screen: bool

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stop_without_keeper(run: RunPaths, silent: str) -> int:
-    """Recheck and kill the processes of a run whose keeper is silent. If the keeper wakes, the pending request ends the run."""
+    """Find and kill the processes of a run whose keeper is not responding. If it wakes up, the pending request ends the run."""
     from supervisor.keeper.process.child import alive_of, end_all
     from supervisor.keeper.process.members import label_of
 

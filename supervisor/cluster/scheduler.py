@@ -1,7 +1,7 @@
 """A common interface to whatever places jobs on machines: SLURM, Kubernetes or nothing. CONTRIBUTING.md says how to add one.
 
-A scheduler provides this process's place among its job's nodes, its time limit, its warning before the end, and
-the exit code that requests a requeue. They come from the environment; queries are sent only when needed.
+A scheduler provides this process's place among its job's nodes, the job's time limit, the advance warning it gives,
+and the exit code that requests a requeue. These come from the environment; queries are sent only when needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Place:
     """This node's place among the nodes of its job.
 
     Attributes:
-        node_rank: 0-based; the ranks meet on node 0.
+        node_rank: 0-based; node 0 hosts the rendezvous.
         nodes: number of nodes in the job, or in the step within it.
         names: the scheduler's names for all nodes in rank order, or empty if there is no list.
         tasks_here: number of processes like this one that the scheduler started on this node.
@@ -50,7 +50,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """The scheduler that started this process, or would restart its job. The base class is a local machine or an ssh host.
+    """The scheduler that started this process or would restart its job. The base class stands for a local machine or ssh host.
 
     Attributes:
         name: display name such as ``SLURM``, or empty if there is no scheduler.

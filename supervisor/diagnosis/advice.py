@@ -30,7 +30,7 @@ UNCOUNTED_KILL_ADVICE = (
 
 
 def action_for(failure: FailureClass, reason: Reason | None, text: str, job: JobEvidence) -> Action:
-    """Return the recommended action. Policy makes the final decision."""
+    """Return the recommended action. The policy makes the final decision."""
     match failure:
         case FailureClass.CUDA_OOM if is_fragmented(text) and not job.run_values.allocator_set:
             return Action.SET_ALLOCATOR
@@ -180,7 +180,7 @@ def _by_message(failure: FailureClass, text: str) -> tuple[list[str], bool]:
 
 
 def is_mount_error(line: str) -> bool:
-    """Check whether a filesystem or its server failed, a problem unrelated to free space."""
+    """Check whether a line reports a failed filesystem or file server, which has nothing to do with free space."""
     return re.search(_MOUNT_ERROR, line) is not None
 
 
@@ -191,7 +191,7 @@ _FAILED_NODE = re.compile(
 
 
 def node_named(line: str) -> str | None:
-    """Return the failed node in a scheduler's line. In a line about the job itself, the node after `ON` only ran the script."""
+    """Return the failed node that a scheduler names. In a line about the job itself, the node after `ON` only ran the script."""
     found = _FAILED_NODE.search(line)
     return (found[1] or found[2]).rstrip(".,:;") if found else None
 

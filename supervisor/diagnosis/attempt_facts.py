@@ -50,7 +50,7 @@ _NO_ECHO = frozenset(
 class Root(NamedTuple):
     """The chosen root cause: failure class, location and confidence.
 
-    `line` is 0 if no line shows it. `local_rank` is set if `rank` is unknown. `shown_by`: the stacks or dumps behind it.
+    `line` is 0 if no line shows it. `local_rank` is set if `rank` is unknown. `shown_by` holds the stacks or dumps used.
     """
 
     failure: FailureClass

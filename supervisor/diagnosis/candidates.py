@@ -220,7 +220,7 @@ def _class_of_words(hit: Hit) -> tuple[FailureClass, int] | None:
 
 
 def _in_worker(line: int, text: str, hit: Hit, scans: Sequence[SourceScan]) -> _Settled:
-    """Classify a data worker's exception, judging by the given line. Some exceptions keep their own class there."""
+    """Classify a data worker's exception, judging by the given line. Some exceptions keep their own class."""
     inner = best_match(other for other in scans[hit.source].hits if other.line == line)
     if inner is not None and inner.signature.failure in _KEPT_IN_WORKER:
         found = inner.signature
@@ -405,7 +405,7 @@ def _informed_on(item: Candidate, need: int = INFORMED_AFTER_NOTICE) -> bool:
 
 
 def _by_whom(item: Candidate) -> tuple[int, Origin, str]:
-    """Return where an exception came from: its log, its rank and process, and the exception type."""
+    """Identify the source of an exception: its log, its rank and process, and the exception type."""
     return item.source, item.hit.origin, item.text.split(":", 1)[0]
 
 
@@ -418,7 +418,7 @@ def _is_exception(item: Candidate) -> bool:
 
 
 def without_swallowed(found: list[Candidate], raised: Mapping[int, str]) -> list[Candidate]:
-    """Drop exceptions that a script survived, when measurements and the log agree that another class ended it.
+    """Drop exceptions that a script survived, when measurements and the log agree that another class of failure ended it.
 
     Keep the causes of that final exception, such as a full disk that makes closing a file fail.
 
@@ -507,7 +507,7 @@ def _steps_needed(item: Candidate, died: bool) -> tuple[int, bool]:
 
 
 def _went_on_to_next(item: Candidate, found: Sequence[Candidate], steps: list[tuple[int, str]]) -> bool:
-    """Check whether training continued up to a later cause on the same rank, which then caused the failure instead."""
+    """Check whether training continued until a later cause on the same rank, which is then to blame instead."""
     if not item.is_cause or item.failure is FailureClass.TERMINATED or item.strength >= Strength.FATAL:
         return False
     later = [

@@ -144,7 +144,7 @@ def says_end(facts: Facts) -> bool:
 
 
 def standing(facts: Facts, root: Root) -> bool:
-    """Check for evidence of a failure that the program did not continue after."""
+    """Check for evidence of a failure after which the program did not continue."""
     if standing_exit(facts) is not None:
         return True
     end = planned_end(facts)

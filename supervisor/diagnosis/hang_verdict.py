@@ -94,7 +94,7 @@ def _read_complaints(candidates: Sequence[Candidate]) -> tuple[list[int], list[t
 
 
 def lagging_rank(candidates: Sequence[Candidate], launch: Launch, ranks: Ranks) -> int | None:
-    """Return the rank that never arrived: the one named by waiting ranks, silent, furthest behind, or without a reported exit."""
+    """Return the rank that never arrived: the one its peers named, or the only one silent, furthest behind or without an exit."""
     waited_for, complaints = _read_complaints(candidates)
     if waited_for:
         return max(set(waited_for), key=waited_for.count)
@@ -273,7 +273,7 @@ def advice_by_recorder(seen: SeenRecorder, general: Sequence[str]) -> tuple[str,
 
 
 def waited(seen: SeenHang) -> tuple[Consequence, ...]:
-    """Return one consequence per waiting rank, each of which waited because of where the other ranks were."""
+    """Return one consequence per waiting rank (or per large group), saying what it was waiting for or where it was."""
     if not seen.ranks or not seen.path:
         return ()
     found: list[Consequence] = []

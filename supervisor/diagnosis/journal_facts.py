@@ -87,7 +87,7 @@ def _ranks_of(view: AttemptState) -> int | None:
 
 
 def _is_total_declared(state: RunState, spec: JobSpec | None) -> bool | None:
-    """Check whether the user declared the total. Return False if only arguments or epoch counts imply it, None if reported."""
+    """Return whether the user declared the total (False if arguments or epoch counts imply it), or None if it was reported."""
     if spec is not None and spec.total_steps == state.total_steps:
         return bool(spec.sources("run.total_steps"))
     return False if state.progress is not None and state.progress.epoch_steps is not None else None
@@ -102,7 +102,7 @@ def _epochs(state: RunState, view: AttemptState) -> tuple[int, int] | None:
 
 
 def _earlier_step(state: RunState, views: Sequence[AttemptState]) -> tuple[int, int] | None:
-    """Return the attempt and step the run had reached before an attempt that made no step, or None if there is none."""
+    """Return the attempt and step that the run reached before an attempt that completed no steps, or None if there is none."""
     if any(own.last_step is not None for own in views):
         return None
     resumed = max((own.resumed_step for own in views if own.resumed_step is not None), default=-1)

@@ -33,7 +33,7 @@ class Exit(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """Launcher reports. `root_rank`: torchrun's first failure; `sigtermed`: pids it stopped; `numbered`: stoker named the nodes."""
+    """Launcher reports. `root_rank` failed first; torchrun stopped `sigtermed` (pids); if `numbered`, stoker named the nodes."""
 
     exits: tuple[Exit, ...]
     root_rank: int | None

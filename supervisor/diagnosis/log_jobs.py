@@ -50,7 +50,7 @@ _NO_START = Lazy(
 def job_starts(scan: SourceScan, *, one_process: bool) -> list[int]:
     """Return the line numbers at which later jobs begin, in order.
 
-    In a single-process job, a traceback ends the job. With several processes, one may print it as another starts.
+    In a single-process job, a traceback ends the job. With several, one process may print a traceback while another starts.
     """
     ending = _ENDED | {Trait.TRACEBACK} if one_process else _ENDED
     ends = [hit.line for hit in scan.hits if not ending.isdisjoint(hit.signature.traits)]

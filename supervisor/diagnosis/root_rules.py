@@ -384,7 +384,7 @@ def _node_never_came(facts: Facts, root: Root) -> Root | None:
 
 
 def _made_no_step(facts: Facts, root: Root) -> Root | None:
-    """Doubt exit code 0 if the attempt made no step and an earlier attempt was still far from the planned end."""
+    """Doubt exit code 0 if the attempt completed no steps and an earlier attempt was still far from the planned end."""
     job = facts.job
     if root.failure is not FailureClass.HEALTHY or job.launcher_exit != 0 or job.final_checkpoint:
         return None

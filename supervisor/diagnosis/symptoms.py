@@ -17,7 +17,7 @@ from supervisor.run.records import FailureClass
 from supervisor.text.secret_values import word_set
 
 MOST_CHARACTERS: Final = 2000
-"""A symptom is a few words or a single line. Anything longer is a log, which is for `stoker diagnose`."""
+"""A symptom is a few words or a single line. Anything longer is treated as a log and belongs in `stoker diagnose`."""
 
 # Minimum score relative to the best for the symptom to mean another class too.
 NEAR: Final = 0.6
@@ -74,7 +74,7 @@ def samples_of(failure: FailureClass, known: Iterable[Signature], most: int) -> 
 
 
 def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
-    """Return the alternative classes that a symptom may refer to, best first. Empty if no word is recognized."""
+    """Return the classes that a symptom may refer to, best first, or an empty tuple if no word is recognized."""
     symptom = symptom[:MOST_CHARACTERS]
     name = re.sub(r"[\s-]+", "_", symptom.strip().lower())
     if name in set(FailureClass):

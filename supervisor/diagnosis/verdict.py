@@ -226,7 +226,7 @@ def _with_hang(
 
 
 def is_rank_told(facts: Facts, root: Root) -> bool:
-    """Check whether the job, a launcher, a path or a line states the root's rank. If not, there may be just one process."""
+    """Check whether the job, a launcher, a path or a line states the root cause's rank. If not, there may be just one process."""
     if root.rank != 0 or facts.job.world_size or facts.launch.distributed or facts.launch.exits:
         return True
     is_in_a_path = any(scan.origin.rank is not None for scan in facts.scans)

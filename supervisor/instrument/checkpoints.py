@@ -182,7 +182,7 @@ def _loads(path_of: Any) -> Any:
 
 
 lightning_saved = _saves(_argument(1, "filepath"))
-"""Needed because Lightning calls `torch.save` on a buffer and writes the buffer to its file itself."""
+"""Needed because Lightning calls `torch.save` on a buffer and then writes the buffer to the file itself."""
 
 
 def watch_torch(torch: Any) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST = {"first": 800, "other": 400, "file": 200}
-"""Maximum numbers of settings: with a word in `_FIRST`, without one, and in files (`json.loads` may read a data set)."""
+"""Limits on settings: names with a `_FIRST` word, other names, and those in files (`json.loads` may read a data set)."""
 MAX_FILE_BYTES = 1 << 20
 _SPAWNED = "--multiprocessing-fork"
 """The last word on a spawned child's command line. The child receives its parent's command line later."""
@@ -55,7 +55,7 @@ counts = dict.fromkeys(MOST, 0)
 
 
 def begin() -> None:
-    """At the first watched import, apply the plan to the command line and read it. Read the rest once the process trains."""
+    """At the first watched import, apply the plan to the command line and read it. Read the rest once training starts."""
     if plan.late and _SPAWNED not in getattr(sys, "argv", [_SPAWNED]):
         plan.late = False
         with quietly("apply"):
@@ -92,7 +92,7 @@ def shown(name: str, value: Any) -> dict[str, Any]:
 
 
 def note(by: str, name: Any, value: Any, words: Any = (), given: Any = None, file: str | None = None) -> None:
-    """Record a setting read by `by`. `words` are its command-line names. `given` is False for a default, None if unknown."""
+    """Record a setting read by `by`. `words` are its command-line names. `given` is False for a default and None if unknown."""
     name = str(name)
     facts = dict(shown(name, value), words=list(words) or None, given=given)
     if noted.get((by, name, file)) == facts or not all(map(_NAME.fullmatch, name.split("."))):
@@ -187,7 +187,7 @@ def _read_the_rest() -> None:
 
 
 def outermost(look: Callable[..., None]) -> Callable[..., Look]:
-    """Among functions that call each other, call `look` (result, args, kwargs, caller's frame) only for the outermost call."""
+    """When observed functions call each other, call `look` (result, args, kwargs, caller's frame) only for the outermost call."""
     within: set[int] = set()
 
     def looking(args: Any, kwargs: Any) -> Look:
@@ -246,7 +246,7 @@ def jsonargparse_parsed(result: Any, args: Any, kwargs: Any, _caller: Any) -> No
 
 
 def click_made(args: Any, _kwargs: Any) -> Look:
-    """Record the values in a command's context, which exist before the command runs."""
+    """Record the values in a command's context, which are available before the command runs."""
     context: Any = yield
     for option in [option for option in args[0].params if option.name in context.params]:
         given = not context.get_parameter_source(option.name).name.startswith("DEFAULT")
@@ -269,7 +269,7 @@ def absl_parsed(args: Any, _kwargs: Any) -> Look:
 
 
 def fire_parsed(args: Any, _kwargs: Any) -> Look:
-    """Record the arguments that fire prepares for a call. The function and the words are in the caller's frame."""
+    """Record the arguments that fire prepares for a call. The function and the command-line words are in the caller's frame."""
     result: Any = yield
     caller = sys._getframe(2).f_locals
     values = dict(caller["fn_spec"].kwonlydefaults or {}, **dict(zip(args[0], result[0])))
@@ -345,7 +345,7 @@ _RANK = re.compile(r"((?:^|\0)--?(?:[\w-]*[-_])?(?:rank|gpu|device)[=\0])\d+(?![
 
 
 plan = SimpleNamespace(options=[], files=[], late=False)
-"""The changes to make in this process. If `late` is true, change the words only once `sys.argv` is filled."""
+"""The changes to make in this process. If `late` is true, change the command line only once `sys.argv` has been filled."""
 
 
 def read_plan() -> None:
@@ -388,7 +388,7 @@ def _answer(by: str, name: str, before: object, after: object) -> None:
 
 
 def _command_line() -> tuple[list[str], bool]:
-    """Return this process's command line and whether `multiprocessing` spawned it (in which case it is the parent's)."""
+    """Return this process's command line, and whether `multiprocessing` spawned it with its parent's command line."""
     own = list(getattr(sys, "orig_argv", ())) or _words_of("self")
     return (_words_of(os.getppid()), True) if _SPAWNED in own else (own, False)
 

@@ -25,7 +25,7 @@ from .imports import leave_environment
 from .wire import Look, observe, place, quietly, watch, wire
 
 CLOSE_STEPS = 4
-"""The first steps are recorded individually, with shapes for every forward pass. Then the forward hook is removed."""
+"""The number of initial steps recorded individually, with all forward shapes. Then the forward hook is removed."""
 RECORD_S = 1.0
 """Later steps are summed into one record for each period of this many seconds."""
 MAX_LOADERS = 40
@@ -63,7 +63,7 @@ class Training:
         self.optimizers: dict[Any, int] = {}
         """The number of backward passes before each optimizer's last step, keyed by weak reference."""
         self.round: list[Any] = []
-        """Optimizers that stepped since the last counted step, starting with that step's. If one steps again, that step counts."""
+        """Optimizers that have stepped, beginning with the last counted step. When one of them steps again, a new step is counted."""
         self.last_step_at: float | None = None
         self.since, self.sums = counts(), counts(micro_steps=0, data_wait_s=0.0)
         """Counts for a `step` record, since the last step and since the last record."""

@@ -150,7 +150,7 @@ os.register_at_fork(after_in_child=wire.forked)
 class quietly:  # noqa: N801 - it reads as a word of the language
     """Keep our errors out of the script. Ctrl-C and `SystemExit`, which a signal may raise here, belong to the script.
 
-    One instance serves all calls of a wrapper. A `contextlib` generator per call took up a quarter of the hooks' time.
+    One instance serves all calls of a wrapper, because a `contextlib` generator per call took a quarter of the hooks' time.
     """
 
     def __init__(self, where: Any) -> None:

@@ -147,7 +147,7 @@ def with_micro_batch(spec: BatchSpec, micro_batch: int, suggested: int | None = 
     """Return `spec` with a different micro-batch and the same global batch.
 
     Raises:
-        JobError: `micro_batch` does not divide a rank's samples per step. Lists values that do, `suggested` first.
+        JobError: `micro_batch` does not divide a rank's samples per step. Values that do are listed, `suggested` first.
     """
     per_rank = spec.micro_batch_per_rank * spec.accumulation_steps
     if micro_batch < 1 or per_rank % micro_batch:

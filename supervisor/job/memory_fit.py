@@ -83,7 +83,7 @@ class Line:
 def line_through(trials: Iterable[MemoryTrial]) -> Line | None:
     """Fit a line to two or more micro-batches with the same measure, using the highest peak of each.
 
-    At least one must have fitted. A failure only shows how far it got, which is always the whole card, so a line through
+    At least one must have fit. A failure only shows how far it got, which is always the whole card, so a line through
     failures is flat (in a real H100 run, 96 and 48 predicted 75 GiB for 12, which needed 24). Returns None if there
     is no such line or if memory does not grow with the micro-batch and so is not what was measured.
     """
@@ -158,7 +158,7 @@ def choose_smaller(
 def _known_to_fit(
     open_: Sequence[int], point: MemoryPoint | None, trials: Sequence[MemoryTrial]
 ) -> tuple[int, str] | None:
-    """Return the largest micro-batch that has fitted before or that a measured line or a failure predicts to fit."""
+    """Return the largest micro-batch that has fit before or that a measured line or a failure predicts to fit."""
     fitted = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
     line = line_through(trials)
     if line is None and fitted is None and point is not None:
@@ -174,7 +174,7 @@ def _known_to_fit(
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:
-    """Return the micro-batches to choose from, largest first. `half` need not divide the batch. Pass 0 to leave it out."""
+    """Return the micro-batches to choose from, largest first. `half` need not divide the batch; pass 0 to leave it out."""
     smaller = [m for m in candidates(spec) if minimum <= m < spec.micro_batch_per_rank]
     if not spec.ranks_known:
         # Only these keep an accumulation over all ranks, or a batch divided among ranks, whole.

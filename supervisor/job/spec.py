@@ -17,7 +17,7 @@ BY_ITSELF, NEVER = "itself", "never"
 IN_CODE = "code"
 """Answers other than a setting's name: the script resumes by itself, it never resumes, or its code sets the value."""
 RESTARTS = "restarts"
-"""An answer about how a script counts steps: from 0 at each start instead of continuing from the checkpoint."""
+"""The answer for a script whose step count restarts at 0 on each launch instead of continuing from the checkpoint."""
 
 
 class EntryKind(StrEnum):
@@ -72,20 +72,20 @@ class FoundNumber:
 class Knobs:
     """The script's settings for batch, accumulation and resuming, in the script's own spelling.
 
-    A name is a whole flag (``--batch_size``) or a bare key (``train.batch_size``), set as ``key=value``. None means that
-    it is unknown, so it is never changed automatically. `global_batch` is a flag from which the script derives its
+    A name is a whole flag (``--batch_size``) or a bare key (``train.batch_size``), set as ``key=value``. None means that it
+    is unknown, so it is never changed automatically. `global_batch` is a flag from which the script derives its
     accumulation, so a smaller micro-batch needs no accumulation flag. `resume_value` is the resume flag's value (``auto``
     for the bundled trainer), empty for a switch. `resume_path` is a flag for the path of a checkpoint, if one was found;
-    `resume` takes precedence. `declared` settings were named by the user or are the bundled trainer's.
+    `resume` takes precedence. `declared` settings were named by the user or belong to the bundled trainer.
 
-    `paired` means batch and accumulation are two factors of the global batch, whatever the batch counts: one is halved
-    when the other is doubled. `same` lists settings with the same number, as (name, ``micro`` or ``accumulation``), that
-    change together; a number in that position is set, because the setting would change otherwise. `refusal` says why the
-    batch cannot change at the same global batch, and `help` what would allow it. `found` has the numbers and where each
-    was read. `self_resuming` means the script finds its newest checkpoint, though any `resume_path` takes precedence;
-    `resumes` tells the user how that was determined. `resume_step` is a flag for the number in the checkpoint's name.
-    `cannot_resume` means there is no way to resume. `unsafe` says why a smaller micro-batch would change the training,
-    whatever is measured.
+    `paired` means batch and accumulation are two factors of the global batch, whatever the batch counts: one is halved when
+    the other is doubled. `same` lists settings with the same number, as (name, ``micro`` or ``accumulation``), that change
+    together; a number in place of the word is set as is, because the setting would change otherwise. `refusal` says why the
+    batch cannot change at the same global batch, and `help` what would allow it. `found` has the numbers and where each was
+    read. `self_resuming` means the script finds its newest checkpoint, though any `resume_path` takes precedence; `resumes`
+    tells the user how that was determined. `resume_step` is a flag for the number in the checkpoint's name. `cannot_resume`
+    means there is no way to resume. `unsafe` says why a smaller micro-batch would change the training, whatever is
+    measured.
     """
 
     batch: str | None = None
@@ -124,7 +124,7 @@ class Knobs:
 
     @property
     def resume_is_set(self) -> bool:
-        """Whether the resume flag works before a checkpoint is known: the user named or set it, or it is the bundled trainer's."""
+        """Whether the resume flag works before a checkpoint is known, because the user named or set it or the trainer is bundled."""
         return self.resume is not None and (
             self.resume_is_named or self.resumes in {"", "command line", "config"}
         )
@@ -169,7 +169,7 @@ class BatchAnswer:
     Attributes:
         value: a scope, the name of a setting, or `IN_CODE`.
         change: what would change after running out of memory. Without accumulation, the global batch shrinks.
-        refusal: why nothing could change even then, or the next question.
+        refusal: why nothing could change even with this answer, or the next question.
         number: the setting's value.
     """
 
@@ -258,8 +258,8 @@ class ClassOverride:
 class OwnSignature:
     """A user's ``[[signature]]`` table, which describes a failure in that user's logs.
 
-    `failure` is a failure class, and `title` the user's name for one outside all classes. `role` is cause, consequence
-    or advice (which masks the line). `start` says whether it is expected before or after the first step (empty: any time).
+    `failure` is a failure class; `title` is the user's name for a failure outside all classes. `role` is cause, consequence
+    or advice (which masks the line). `start` says whether it is expected before or after the first step, if not empty.
     """
 
     id: str
@@ -298,7 +298,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class HangSettings:
-    """When a lack of progress counts as a stall, and when the attempt is stopped (``[hang]``). Fields: see `setting_keys`.
+    """When a lack of progress counts as a stall, and when the attempt is stopped (``[hang]``). See `setting_keys`.
 
     A stall is flagged after max(`flag_s`, `flag_factor` x pace), where pace is the 99th percentile of this phase's
     earlier intervals in this run. The attempt is stopped after at least max(`act_s`, `act_factor` x pace, `return_factor`
@@ -328,7 +328,7 @@ class HangSettings:
 
 
 LEAST_FIT_STEPS: Final = 3
-"""The fewest steps that reveal a probe's memory use. Optimizer state first exists during the second step."""
+"""The minimum number of steps that reveals a probe's memory use. Optimizer state first exists during the second step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +345,7 @@ class FitSettings:
 
 
 BEYOND_STEPS: Final = 10
-"""The multiple of its own step limit beyond which a script is clearly ignoring that limit, so its trial is stopped."""
+"""A trial is stopped once its script runs for this many times its step limit, because it is clearly ignoring the limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """``python -m supervisor.keeper RUN_DIR``: runs a detached keeper until its run ends.
 
-The job arrives on stdin, secrets included. A run directory alone starts nothing.
+The job arrives on stdin, secrets included. A run directory alone is not enough to start anything.
 
 Started by `detach.start_detached` in its own session, with stdout and stderr going to keeper.log.
 """

@@ -42,13 +42,13 @@ PROVISIONAL_DELAY_S = 0.4
 FAILING_DELAY_S = 0.05
 """Seconds to wait before a verdict, so the TUI shows the failed rank first."""
 FAILING_S = 60.0
-"""Seconds for which a failing rank explains missing progress. torchrun stops the rest within 30 s, the keeper sooner."""
+"""Seconds for which a failed rank explains a lack of progress. torchrun stops the rest within 30 s, and the keeper sooner."""
 HURRIED_DRAIN_S = 0.2
-"""If reading takes longer, the keeper journals the exit and a provisional verdict, to explain a failure within 1 s."""
+"""If reading takes longer, the keeper journals the exit and a provisional verdict, so a failure is explained within 1 s."""
 CUT_S, LOOK_S = 1.0, 0.005
-"""In an urgent stop, logs are read for at most `CUT_S` more seconds, which is usually enough to reach the end."""
+"""During an urgent stop, logs are read for at most `CUT_S` more seconds, which is usually enough to reach the end."""
 SIGNAL_READ_S = 10.0
-"""The sender of a signal soon kills the keeper (SLURM's KillWait is 30 s), so the outcome must be on disk by then."""
+"""Limit on reading logs after a signal. The outcome must be saved before the sender kills us (SLURM's KillWait is 30 s)."""
 MOST_FORETOLD = 3
 ADOPT_WAIT_S = 2.0
 """Seconds an adopting keeper waits for a launcher that a dead keeper may have just started."""
@@ -323,7 +323,7 @@ class AttemptMonitor:
         self.stop(why, "keeper", grace_s=self._record.job.timing.death_grace_s)
 
     def _foretell(self) -> None:
-        """Report how an out-of-memory failure would be handled, once the first steps show it and again if that changes."""
+        """Report how an out-of-memory failure would be handled, as soon as the first steps reveal it and again if that changes."""
         state, job = self._ledger.state, self._record.job
         view = state.attempt
         if view is None or view.number > 1 or job.trial is not None:

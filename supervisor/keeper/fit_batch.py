@@ -1,4 +1,4 @@
-"""``--fit-batch``: short launches before the first attempt that find the largest micro-batch that fits.
+"""Implements ``--fit-batch``, which runs short launches before the first attempt to find the largest micro-batch that fits.
 
 Bisects the n micro-batches that keep the global batch exact, so at most ceil(log2(n + 1)) probes are needed.
 Each probe is a trial with its own journal in ``probes/<n>``. Its result goes into the run's journal, so a keeper
@@ -56,7 +56,7 @@ def next_probe(open_: Sequence[int], probes: Sequence[ev.ProbeEnded]) -> int | N
 
 
 class Prober:
-    """Each keeper has one and uses it in its single thread. Call `tick` until it returns True."""
+    """Runs the probes. Each keeper has one and uses it only in its single thread. Call `tick` until it returns True."""
 
     def __init__(self, context: RunContext, engine: EngineLoader) -> None:
         self._context, self._record, self._engine = context, context.record, engine

@@ -1,8 +1,7 @@
 """The keeper of every node except node 0. It starts and stops attempts on the leader's orders and reports the results, but decides nothing.
 
-While the leader's keeper shows no sign of life, running processes continue and nothing new starts. If the leader's entire node is
-gone,
-this keeper stops after a time limit (`_leader_is_gone`).
+While the leader's keeper shows no sign of life, running processes continue, but nothing new starts. If the leader's
+entire node is gone, this keeper stops after a time limit (`_leader_is_gone`).
 """
 
 from __future__ import annotations
@@ -214,7 +213,7 @@ class Following(Group):
     # -- the leader's node -----------------------------------------------------------------------------
 
     def _leader_is_gone(self, now: float) -> bool:
-        """Check whether the leader has been silent for `node_timeout_s`. Its port still answers if only its keeper died."""
+        """Check whether the leader's node has not responded for `node_timeout_s`. If only its keeper died, its port still answers."""
         if self._leader.silent_s(now) <= heartbeat.SILENT_S:
             self._answered_t = now
             return False
@@ -232,7 +231,7 @@ class Following(Group):
         return now - self._answered_t > self._job.timing.node_timeout_s
 
     def _look_for_a_route(self, view: st.AttemptState) -> None:
-        """If node 0's machine is unreachable after a local failure, journal that, so the verdict can blame the node that was cut off."""
+        """If node 0's machine is unreachable after a local failure, journal that so the verdict can blame the node that was cut off."""
         asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
         where = meeting_point(self._job, self._order)
         if view.number not in self._watched - {self._routed} or view.exit_code in {None, 0}:
@@ -312,7 +311,7 @@ def quiet(record: RunFile) -> RunFile:
 
 
 def connection_error(host: str, port: int) -> OSError | None:
-    """Return why connecting fails, or None if the port is open. The store tolerates connections that send nothing."""
+    """Return the error if connecting fails, or None if the port is open. The store tolerates connections that send nothing."""
     try:
         socket.create_connection((host, port), PROBE_S).close()
     except OSError as error:

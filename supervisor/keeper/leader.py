@@ -43,7 +43,7 @@ LOOK_S: Final = 0.25
 LOOKS_PER_NODE_S: Final = 0.02
 """Seconds between checks, multiplied by the number of nodes. For 64 nodes with two files each, that is 100 reads per second."""
 PEERS_S: Final = 60.0
-"""Seconds the other nodes may take after node 0's part succeeds. torchrun's exit barrier makes its agents exit together."""
+"""Seconds the other nodes may take to finish once node 0 succeeds. torchrun's exit barrier makes its agents exit together."""
 NOT_THERE: Final = 2
 """Exit code if the nodes never came together because the run was started incorrectly."""
 IDLE: Final = frozenset({NodePhase.READY, NodePhase.ENDED})
@@ -133,7 +133,7 @@ class Leading(Group):
         self._rendezvous.close()
 
     def may_launch(self, reason: str) -> str | None:
-        """Choose the nodes that take part. A call that comes too early, between checks, is repeated later."""
+        """Choose the nodes that take part. If called too early, between checks, return None; the call is repeated later."""
         if not self._choose(self._absent(self._clock.mono())):
             return None
         return reason + self._in_place_of_all()
@@ -273,7 +273,7 @@ class Leading(Group):
         return False
 
     def _choose(self, absent: Sequence[int]) -> bool:
-        """Choose nodes for the next attempt, excluded ones aside: all, or with MIN:MAX as many as preserve the global batch."""
+        """Choose the next attempt's nodes among those not excluded: all or, with MIN:MAX, as many as preserve the global batch."""
         self._why_not_fewer = ""
         if not self._left_out.issuperset(absent):
             return False

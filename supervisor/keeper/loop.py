@@ -59,7 +59,7 @@ MIN_TICK_S = 0.005
 ENDING_TICK_S = 0.02
 LIFE_S = 5.0
 AGAIN_S = 1.0
-"""Seconds before a missing run folder is checked again, because a mount may disappear briefly."""
+"""Seconds to wait before checking again for a missing run folder, because a mount may disappear briefly."""
 EXIT_INTERRUPTED = 130
 LATE = "journal_written_late_"
 UNWATCHED_S = 30.0
@@ -346,7 +346,7 @@ class Keeper:
         return self.state.attempt is not None and self.state.attempt.reads_on
 
     def _patience_s(self) -> float:
-        """Return how long the next check may wait for the sensors, in seconds: 0 between attempts."""
+        """Return how many seconds the next check may wait for the sensors (0 between attempts)."""
         match self.state.condition:
             case st.Ended() if self.reads_on:
                 return ENDING_TICK_S
@@ -417,7 +417,7 @@ class Keeper:
                 assert_never(unreachable)
 
     def _is_without_folder(self, condition: st.Condition) -> bool:
-        """Check whether no process is alive and the run folder is missing, looking for the folder once more."""
+        """Check whether no process is alive and the run folder is missing. Unless held, look for the folder once more first."""
         lives = isinstance(condition, st.Launching | st.Running | st.Stopping | st.Finished)
         if lives or self.reads_on:
             return False
@@ -426,7 +426,7 @@ class Keeper:
         return bool(self.astray)
 
     def _hold_on(self, held: st.HeldOpen) -> None:
-        """End a hold after `hold_s`, or after `UNWATCHED_S` unwatched if only an edit can help. A typo must not tie up a process all day."""
+        """End a hold after `hold_s`, or after `UNWATCHED_S` without a viewer if only an edit (such as fixing a typo) can help."""
         view, now = self.state.find(held.attempt), self._clock.mono()
         verdict = view.verdict if view is not None else None
         stays = verdict is None or rule_for(verdict.failure, verdict.reason).held_unwatched
@@ -463,7 +463,7 @@ class Keeper:
         self.emit(ev.Decided(t=self._clock.wall(), attempt=number, decision=decision, by=by), durable=True)
 
     def hold_or_fail(self, number: int, reason: str, decided: Decision | None = None) -> None:
-        """Wait for the user, or end the run if it is headless, because the decision cannot be carried out now."""
+        """Handle a decision that cannot be carried out now: wait for the user, or end the run if it is headless."""
         kind = DecisionKind.HOLD if self._record.settings.interactive else DecisionKind.FAIL
         before = decided or Decision(kind, reason)
         decision = replace(before, kind=kind, reason=reason, exit_code=EXIT_FAILED, show_first=())

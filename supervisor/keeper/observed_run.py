@@ -262,7 +262,7 @@ class PipeCopy:
 
 
 class Writers:
-    """The processes on this machine that write the watched logs. Once all of them have exited, the job has ended.
+    """The processes on this machine that are writing the watched logs. Once all of them have exited, the job has ended.
 
     Writers on other machines (NFS), in containers, or owned by other users are invisible, so finding no writers
     proves nothing. A thread scans /proc at startup and again once the known writers have exited.

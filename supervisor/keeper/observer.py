@@ -229,7 +229,7 @@ class Observer:
         return found if found.size_bytes else Backlog(0, self._target.backlog_bytes)
 
     def _is_here(self) -> bool:
-        """Check whether the job is known to run on this machine. If not, the load and GPUs shown are not the job's."""
+        """Check whether the job is known to run on this machine. Otherwise, the load and GPUs shown do not belong to the job."""
         return bool(self._target.processes or (self._target.logs and not self._target.ended))
 
     def _date(self) -> None:
@@ -313,12 +313,12 @@ class Observer:
 
     @property
     def _quiet_since_t(self) -> float:
-        """When the logs were last written. For a copied log, the modification time is when it was copied."""
+        """When the logs were last written to. For a copied log, the modification time is when it was copied."""
         stamped_t = self._written_t if self._watched or self._stamped_t is None else self._stamped_t
         return stamped_t if self._written_t - stamped_t > COPIED_S else self._written_t
 
     def _look_at_files(self) -> None:
-        """Check whether the logs have been written since the last check."""
+        """Check whether the logs have been written to since the last check."""
         now = self._clock.mono()
         self._stat_at = now + STAT_S
         if (changed_t := last_written_t(self._target.logs)) != self._changed_t:
@@ -391,7 +391,7 @@ class Observer:
             self._judging.start(lambda: self._verdict(of_end=of_end))
 
     def _current_verdict(self) -> Verdict | None:
-        """Return the latest verdict, or None if a log has been written since. A new verdict is shown first."""
+        """Return the latest verdict, or None if a log has been written to since. A new verdict is shown first."""
         was_busy, found = self._judging.busy, self._judging.poll()
         if was_busy and not self._judging.busy:
             # A verdict that failed in its thread also fails here, which ends the observer.
@@ -429,7 +429,7 @@ class Observer:
         return verdict.shows_end and not (self._reopened and self._is_lately_written())
 
     def _decide_end(self, verdict: Verdict) -> None:
-        """Once all logs have been read and judged, close the attempt if it has ended, or keep it open."""
+        """Once all logs have been read and judged, close the attempt if it has ended. Otherwise, keep it open."""
         if self._is_over() or self._target.is_copy or self._shows_end(verdict):
             if self._target.is_copy and not verdict.shows_end:
                 # An unpacked log is not followed: it fell quiet, and may show no end.

@@ -75,7 +75,7 @@ def decide(history: PolicyInput) -> Decision:
 
 
 def _ended_unsurely(history: PolicyInput, failure: FailureClass) -> Decision | None:
-    """After an abort at exit, or if the exit status was lost with no known cause, decide by whether the work was done."""
+    """Decide by whether the work was done, after an abort at exit or if the exit status was lost and no cause is known."""
     now, verdict = history.now, history.now.verdict
     at_exit = verdict is not None and (failure, verdict.reason) == (FailureClass.WORKER_CRASH, Reason.AT_EXIT)
     is_lost = now.job_exit_code is None and failure in {FailureClass.UNKNOWN, FailureClass.HEALTHY}
@@ -172,7 +172,7 @@ def _stopped_by_us(history: PolicyInput, now: AttemptState) -> Decision | None:
 
 
 def _not_as_planned(history: PolicyInput) -> Decision:
-    """Retry a restart that ran the wrong batch, now that the user has named the setting. If a retry is impossible, hold."""
+    """Retry a restart that ran the wrong batch, now that the user has specified the setting. If a retry is impossible, hold."""
     now, knobs = history.now, history.knobs
     if not (now.refuted and knobs.can_change_batch):
         return replace(_hold(history, history.missed), asks=now.refuted and history.question)
@@ -298,7 +298,7 @@ def _unmeasured_first(history: PolicyInput, failure: FailureClass, rule: Rule) -
 
 
 def _is_causeless(verdict: Verdict) -> bool:
-    """Check whether nothing is known but how the process died: an exit code, or a signal that it raised itself."""
+    """Check whether all that is known is how the process died: an exit code, or a signal that it raised itself."""
     match verdict.failure, verdict.reason:
         case _ if verdict.signature:  # the user knows the cause
             return False
@@ -435,7 +435,7 @@ def _times(count: int) -> str:
 # -- budgets ------------------------------------------------------------------------------------------------
 
 HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT, Answer.UNMEASURED))
-"""Answers that ``--max-retries`` limits only if it is 0."""
+"""Answers that are subject to ``--max-retries`` only if it is 0."""
 
 
 def is_unchanged(change: SpecChange) -> bool:

@@ -127,7 +127,7 @@ def is_resume_known(knobs: Knobs, newest_checkpoint: str | None, newest_number: 
 def restarts_since_progress(history: PolicyInput) -> tuple[AttemptState, ...]:
     """Return the attempts that the policy restarted since the last progress, oldest first.
 
-    Progress is a step beyond all earlier ones or a newer committed checkpoint. An attempt that made progress opens the
+    Progress is a step beyond all earlier ones or a newer committed checkpoint. An attempt that made progress starts a
     new window. A restart without stoker's measurements does not count against any budget.
     """
     start = 0

@@ -38,7 +38,7 @@ class Answer(StrEnum):
 class Rule:
     """The answer to one failure class.
 
-    `max_times` limits how often it restarts without progress. If it is None, only ``--max-retries`` applies.
+    `max_times` limits how many restarts it makes without progress. If it is None, only ``--max-retries`` applies.
     `only_before_first_step` means that the class only occurs before the first step, so nothing can be lost.
     `advice_if_not_restarted` is what the user is told if there is no restart, or no further one. `held_unwatched` says
     whether a held run waits even without a dashboard. It is false if only an edit helps. `show_first` lists what the

@@ -1,4 +1,4 @@
-"""Judges whether a resumed attempt continues the same training, from the values of the steps that were trained twice (pure).
+"""Judges whether a resumed attempt continues the same training run by comparing the steps that were trained twice (pure).
 
 A step that was trained twice should have seen the same samples with the same weights. The values that both attempts
 reported for it are compared in this order: where the attempt began, learning rate, loss, gradient norm. The first
@@ -98,8 +98,8 @@ def _unknown(text: str) -> Judgement:
 def began_below(before: Table, after: Table, at: int) -> int | None:
     """Return the step after which an attempt began, if it is below `at` (where it should have resumed), or None otherwise.
 
-    One logged step proves nothing, because an evaluation before training is step 0. The first must be below `at` by a
-    logging interval, and by at least 2, because a checkpoint's number may be one ahead of the log.
+    One logged step proves nothing, because an evaluation before training is logged as step 0. The first step must be below
+    `at` by a logging interval, and by at least 2, because a checkpoint's number may be one ahead of the log.
     """
     first = sorted(after)[:2]
     if len(first) < 2:
@@ -163,7 +163,7 @@ def _weights(before: Table, after: Table) -> Judgement | None:
 
 
 def _ratio(pairs: Sequence[tuple[int, float, float]], bound: float) -> float | None:
-    """Return the mean ratio of the first steps to the earlier values, or None if it is within `bound` and the noise."""
+    """Return the mean ratio of the first steps to the earlier values, or None if it is within `bound` and within the noise."""
     gaps = _log_gaps(pairs)
     if len(gaps) < LEAST_LOSSES:
         return None
@@ -196,7 +196,7 @@ def _agreement(before: Table, after: Table) -> Judgement:
 
 
 def _is_exact(before: Table, after: Table) -> bool:
-    """Check whether the gradients are the same as before. If so, weights and samples are too, whatever the loss averages."""
+    """Check whether the gradients are the same as before. If so, weights and samples also match, whatever the loss averages."""
     gaps = _log_gaps(_pairs(before, after, "grad_norm"))
     return len(gaps) >= LEAST_PAIRS and median(map(abs, gaps)) <= EXACT
 
@@ -232,7 +232,7 @@ def _pairs(before: Table, after: Table, name: str) -> list[tuple[int, float, flo
 
 
 def _log_gaps(pairs: Sequence[tuple[int, float, float]], most: int = WINDOW) -> list[float]:
-    """Return log(after / before) for the first steps. Logs are compared because noise is proportional to the loss."""
+    """Return log(after / before) for the first steps. Logarithms are used because noise is proportional to the loss."""
     return [math.log(a) - math.log(b) for _, b, a in pairs if b > 0 and a > 0][:most]
 
 

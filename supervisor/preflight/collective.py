@@ -1,6 +1,6 @@
-"""Have the ranks meet once before the job starts: one process group, one sum, and the transfer rate of each pair.
+"""Before the job starts, forms a process group, runs one all-reduce, and measures each pair's transfer rate.
 
-This machine's ranks meet first. In a multi-node job, all ranks then meet, provided the other nodes run the same check.
+This machine's ranks are tested first, then all ranks of a multi-node job, provided the other nodes run the same check.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROBE_EVERY_S: Final = 15.0
 SLOW_RATIO: Final = 0.3
 """Pairs below this fraction of the norm are reported."""
 SLOW_LINK: Final = 50e6
-"""Bytes per second between two nodes. Anything lower would not fill even half of a gigabit link."""
+"""Bytes per second between two nodes. A slower link would carry less than half of what gigabit Ethernet can."""
 MOST_NAMED: Final = 4
 PAIRS: Final = "pairs "
 # https://docs.pytorch.org/docs/stable/distributed.html: a file needs neither a port nor a name. Pairs are measured in rounds,
@@ -113,7 +113,7 @@ class _Pairs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Meeting:
-    """Which ranks meet where. `first` is this machine's first rank. If `host` is empty, only this machine meets, via a file."""
+    """The ranks to connect. `first` is this machine's first rank. If `host` is empty, only its ranks connect, via a file."""
 
     first: int
     here: int
@@ -130,7 +130,7 @@ class _Meeting:
 def check_collective(
     context: CheckContext, *, limit_s: float = LIMIT_S, meet_s: int = MEET_S
 ) -> Iterator[Finding]:
-    """Check whether this machine's ranks can meet and sum 4 MiB, using the job's Python and environment."""
+    """Check whether this machine's ranks can connect and all-reduce 4 MiB, using the job's Python and environment."""
     ranks = context.spec.nproc_per_node
     yield from _meet(context, _Meeting(0, ranks, ranks), limit_s, meet_s)
 
@@ -203,7 +203,7 @@ def _judged(
     took_s: float,
     failed_way: Failed | None,
 ) -> Finding:
-    """Judge the meeting. A rank that exited on its own is the cause; one that gave up after `meet_s` was only waiting."""
+    """Judge the test. A rank that exited on its own is the cause; a rank that gave up after `meet_s` was only waiting."""
     fix = "`stoker run` would fail in the same way: look at the interface and the driver"
     never = [rank for rank, code in enumerate(codes) if waited_s[rank] is None and not code]
     ended = [rank for rank, code in enumerate(codes) if code]

@@ -45,7 +45,7 @@ class Seen:
 
 
 def check_gpus(context: CheckContext) -> Iterator[Finding]:
-    """Run all GPU checks for a job on a single NVML survey."""
+    """Run all GPU checks for a job, using a single NVML survey."""
     begun_t = time.time()
     survey = survey_gpus()
     if isinstance(survey, str):

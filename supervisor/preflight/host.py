@@ -59,7 +59,7 @@ def check_runs_dir(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_disk(context: CheckContext) -> Iterator[Finding]:
-    """Check for enough space and inodes for logs and checkpoints where the run folder will be."""
+    """Check that there is enough space, and enough inodes, for logs and checkpoints where the run folder will be."""
     parent = existing_parent(context.runs_dir)
     free = shutil.disk_usage(parent).free
     entries = os.statvfs(parent)
@@ -76,7 +76,7 @@ def check_disk(context: CheckContext) -> Iterator[Finding]:
 
 
 def check_checkpoint_space(context: CheckContext) -> Iterator[Finding]:
-    """Check for enough space for two checkpoints where this job's last run left its latest one.
+    """Check that there is enough space for two checkpoints where this job's last run saved its latest one.
 
     Two must fit, because a script writes a new checkpoint before deleting an old one.
     """
@@ -202,7 +202,7 @@ def check_stacks(context: CheckContext) -> Iterator[Finding]:
 
 
 def _yama(path: str) -> int:
-    """Return the kernel's Yama setting, or 0 without Yama."""
+    """Return the kernel's Yama setting, or 0 if the kernel does not have Yama."""
     try:
         with open_regular(path) as file:
             return int(file.read(16))

@@ -39,7 +39,7 @@ class Way(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A failed connection. `what` describes the obstacle in one line; `fix` says what to check."""
+    """A failed connection. `what` describes the problem in one line; `fix` says what to check."""
 
     way: Way
     what: str
@@ -83,13 +83,13 @@ def why_not(host: str, port: int) -> Failed | None:
 
 
 def meeting_point(spec: JobSpec) -> tuple[str, int | None]:
-    """Return the host ("" if none is named) and port (None if not a number) where the ranks meet."""
+    """Return the host ("" if none is named) and port (None if not a number) of the rendezvous."""
     host, port = endpoint_of(spec)
     return (host, port) if host else (spec.master_addr or "", spec.master_port or MASTER_PORT)
 
 
 def check_meeting(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the rendezvous accepts connections, refuses or drops them, is unreachable, or is another service."""
+    """Check whether the rendezvous accepts connections, refuses or drops them, is unreachable, or is some other service."""
     spec = context.spec
     if not spec.several_nodes or spec.entry_kind is EntryKind.COMMAND:
         return

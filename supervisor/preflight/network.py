@@ -24,7 +24,7 @@ RESOLVE_S: Final = 3.0
 
 
 def check_port(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the given master port is free (on node 0), and the rendezvous endpoint's port if it is on this machine."""
+    """Check whether the specified master port (on node 0) and the port of a rendezvous endpoint on this machine are free."""
     spec = context.spec
     if spec.entry_kind is EntryKind.COMMAND:
         return

@@ -38,7 +38,7 @@ SHORT_S: Final = 600.0
 
 
 def check_script(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the script compiles. It only warns, because the script may be generated or written for another Python."""
+    """Check whether the script compiles. If not, only warn, because it may be generated or written for another Python."""
     spec = context.spec
     if spec.entry_kind is not EntryKind.SCRIPT or not spec.entry.endswith(".py"):
         return
@@ -95,7 +95,7 @@ def check_knobs(context: CheckContext) -> Iterator[Finding]:
 
 
 def _awaits_checkpoint(flag: str, knobs: Knobs) -> Finding:
-    """For a resume flag that takes a checkpoint, note what happens before there is one."""
+    """For a resume flag that takes a checkpoint, note what happens before a checkpoint exists."""
     named = f"{flag}=DIR/FILE"
     if flag == knobs.resume:  # the flag's word for the newest checkpoint, which a switch lacks
         named = f"{flag}={knobs.resume_value}" if knobs.resume_value else flag

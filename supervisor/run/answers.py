@@ -102,7 +102,7 @@ def day_of(t: float) -> str:
 
 
 def exit_code_question(job: JobSpec) -> BatchQuestion:
-    """Ask whether this script's exit code 0 means success whatever its logs show. Without a file, the command line is used."""
+    """Ask whether a script's exit code 0 means success whatever its logs show. With no file, ask about the command line."""
     answer = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
     return BatchQuestion(Unread.EXIT_CODE, "", None, (answer,), _hash_of(job))
 
@@ -187,7 +187,7 @@ def _read(path: Path) -> list[AnswerLine]:
 
 MEMORY_FILE = "memory.jsonl"
 MEMORY_BYTES = 4 << 20
-"""About 15,000 lines, read in 40 ms. At a few runs a day, older lines come from a different version of the script."""
+"""About 15,000 lines, read in 40 ms. With a few runs a day, older lines come from a different version of the script."""
 
 
 class JobKind(msgspec.Struct, frozen=True):
@@ -210,7 +210,7 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def flags_hash(words: Iterable[str]) -> str:
-    """Return a short hash of the words that shape a model. The words may be secret, so they are not stored."""
+    """Return a short hash of the arguments that shape a model. They may be secret, so the arguments are not stored."""
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

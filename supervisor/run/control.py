@@ -30,7 +30,7 @@ ROOT = 0
 
 
 class RequestArgs(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Arguments for RESTART_WITH, NOTE and ANSWER. `argv` is for the script. `offered` applies the change proposed by the hold."""
+    """Arguments for RESTART_WITH, NOTE and ANSWER. `argv` is for the script. `offered` accepts the change proposed by the hold."""
 
     micro_batch: int | None = None
     argv: tuple[str, ...] | None = None

@@ -205,7 +205,7 @@ class BatchMeasured(AttemptEvent, frozen=True, kw_only=True, tag="batch_measured
     """The batch as measured by the instrumentation. Written again when an answer changes. None means unknown.
 
     `micro_batch` is the number of samples in one forward pass of one rank, or if `unit` is "tokens", the maximum number of
-    tokens. `accumulation` is the number of micro-batches per step. `setting` is the option, variable or key of the
+    tokens. `accumulation` is the number of micro-batches per step. `setting` is the option, variable or key for the
     micro-batch, and `scope` is what it counts (``per_rank``, ``global``). `accumulation_setting` is a name, ``derived`` (it
     follows from a global batch) or ``none``. `how` gives the rule behind each answer. `candidates` are settings to ask
     about if several fit. `counts_accumulation` means that `setting` is the total for a step, and
@@ -306,11 +306,11 @@ class PlanDiffers(AttemptEvent, frozen=True, kw_only=True, tag="plan_differs"):
 
 
 class Progress(AttemptEvent, frozen=True, kw_only=True, tag="progress"):
-    """Progress, at most once a second. Any field may be unknown. `minima` is the step and loss of each running minimum since the last event.
+    """Progress, reported at most once a second. Any field may be unknown. `minima` holds the running minima (step, loss) since the last event.
 
-    `total_steps` is 0 if the total known so far turned out to belong to another counter. `epoch_step` and `epoch_steps` are
-    what a log prints if its counter restarts with each epoch; `step` then counts across epochs. `lag_bytes` is how many of
-    the `log_bytes` are unread. It is set only while reading lags, and then reported at least every 10 s.
+    `total_steps` is 0 if the known total turned out to belong to another counter. `epoch_step` and `epoch_steps` are
+    the values a log prints if its counter restarts each epoch; `step` then counts across epochs. `lag_bytes` is how
+    many of the `log_bytes` are unread. It is set only while reading is behind, then reported at least every 10 s.
     """
 
     step: int | None = None
@@ -471,7 +471,7 @@ class AttemptEnded(AttemptEvent, frozen=True, kw_only=True, tag="attempt_ended")
 
 
 class LogsDated(AttemptEvent, frozen=True, kw_only=True, tag="logs_dated"):
-    """When a watched job began and ended, according to the timestamps in its logs. None means that there are none.
+    """When a watched job began and ended, according to the timestamps in its logs. None means that there is no timestamp.
 
     `over` means that the job had ended before stoker attached. If `copied`, the log is a copy with a new mtime, and
     `over_t` is its last timestamp. `day_guessed` means that the time of day is right but the date is a guess.
@@ -688,7 +688,7 @@ class StallEnded(AttemptEvent, frozen=True, kw_only=True, tag="stall_ended"):
 
 
 class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
-    """Why a stalled attempt is not stopped yet: the `rule` of `policy.health.ending`, and `why` in words. Journaled on change."""
+    """Why a stalled attempt is still running: a `rule` of `policy.health.ending`, with `why` in words. Journaled on change."""
 
     rule: str
     why: str
@@ -696,7 +696,7 @@ class OnlyFlagged(AttemptEvent, frozen=True, kw_only=True, tag="only_flagged"):
 
 
 class HangCountdown(AttemptEvent, frozen=True, kw_only=True, tag="hang_countdown"):
-    """Every rule says the stall is a hang. The attempt is stopped at wall time `until`, in `left_s`, unless the user keeps waiting."""
+    """Every rule says the stall is a hang. Unless the user keeps waiting, the attempt is stopped at wall time `until`, in `left_s`."""
 
     until: float
     left_s: float
@@ -785,7 +785,7 @@ class LaunchCleared(AttemptEvent, frozen=True, kw_only=True, tag="launch_cleared
 
 
 class Recovered(AttemptEvent, frozen=True, kw_only=True, tag="recovered"):
-    """The time from a failure to the next completed step, which `attempt` made. `after` is the attempt that failed."""
+    """The time from the failure of attempt `after` to the next completed step, which `attempt` took."""
 
     after: int
     total_s: float
@@ -794,10 +794,9 @@ class Recovered(AttemptEvent, frozen=True, kw_only=True, tag="recovered"):
 class ResumeCompared(AttemptEvent, frozen=True, kw_only=True, tag="resume_compared"):
     """Whether a resumed attempt continues the same training run, judging by its logged values. Only its latest event counts.
 
-    See `policy.same_training`. `difference` is how it differs, `text` adds the numbers. Older journals also have `numbers` by
-    name, the number of
-    steps compared one by one (`steps_twice`) or past the earlier last step (`steps_new`), and the arguments by which the user
-    `asked` for this.
+    See `policy.same_training`. `difference` says how it differs, and `text` adds the numbers. Older journals also contain
+    `numbers` (keyed by name), the number of steps compared one by one (`steps_twice`) or beyond the earlier last step
+    (`steps_new`), and the arguments with which the user `asked` for this.
     """
 
     result: Sameness
@@ -810,7 +809,7 @@ class ResumeCompared(AttemptEvent, frozen=True, kw_only=True, tag="resume_compar
 
 
 class ProbeStarted(Event, frozen=True, kw_only=True, tag="probe_started"):
-    """A short launch to see whether `micro_batch` fits. Probes are numbered from 1, and their files are in probes/<n>."""
+    """A short launch to test whether `micro_batch` fits. Probes are numbered from 1, and their files are in probes/<n>."""
 
     probe: int
     micro_batch: int
@@ -842,5 +841,5 @@ KINDS: tuple[type[Event], ...] = tuple(
 
 
 def is_share_of_epochs(share: float, epoch: float, epochs: float) -> bool:
-    """Check whether a fraction of steps fits the whole run, given its epoch (from 0 or 1). A per-epoch counter would not fit."""
+    """Check whether `share` is a fraction of the whole run and not of one epoch, judging by the epoch (from 0 or 1)."""
     return abs(share - epoch / epochs) <= 1.5 / epochs

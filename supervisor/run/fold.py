@@ -114,7 +114,7 @@ _OURS_AFTER_A_FAILURE = frozenset({ev.StopWhy.RANK_DIED, ev.StopWhy.HANG})
 
 
 def _with_failure(s: st.RunState, event: ev.AttemptEvent) -> st.RunState:
-    """Date an attempt's failure by its first sign, which is where recovery time is measured from."""
+    """Set an attempt's failure time to its first sign of failure. Recovery time is measured from there."""
     found = s.find(event.attempt)
     if found is None or found.failed_t is not None or getattr(event, "exit_code", 1) == 0:
         return s
@@ -344,7 +344,7 @@ def _batch_answered(s: st.RunState, event: ev.BatchAnswered) -> st.RunState:
 
 
 def _plan_differs(s: st.RunState, event: ev.PlanDiffers) -> st.RunState:
-    """Drop an answer if the attempt that used it did not run the planned batch."""
+    """Drop an answer if the attempt that used it ran with a batch other than the planned one."""
     s = _edit(s, event.attempt, differs=event)
     given = s.answers.get(event.wrong) if event.wrong is not None else None
     if given is None:

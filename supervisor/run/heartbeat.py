@@ -68,7 +68,7 @@ class Pulse:
         return self._moved is not None
 
     def silent_s(self, now: float) -> float:
-        """Return the seconds since the file last changed or, if it never has, since it was first read."""
+        """Return the number of seconds since the file last changed, or since it was first read if it has never changed."""
         since = self._moved if self._moved is not None else self._first
         return now - since if since is not None else 0.0
 

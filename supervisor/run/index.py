@@ -1,4 +1,4 @@
-"""The run index, which finds a run by path, id, part of an id or name, or finds the newest run.
+"""The run index, which looks up a run by path, id, part of an id, or name, or finds the newest run.
 
 Every run of this user has a line in ``$XDG_STATE_HOME/stoker/index.jsonl``: {path, run_id, t, name, note, note_t}. A
 run that was renamed, or given a note after it ended, has another line. The last line with a name or a note wins.

@@ -59,7 +59,7 @@ SNAPSHOT_EVERY = 1 << 20
 MOST_SNAPSHOT_BYTES = 16 << 20
 SEALED_BYTES = 1 << 16
 TAIL_BYTES = 4 << 20
-"""Takes 0.3 s to read. Also how much of a long journal is printed for someone following a run line by line."""
+"""Reading this much takes 0.3 s. It is also how much of a long journal is printed when a run is followed line by line."""
 _EVENT: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Union[events.KINDS])  # noqa: UP007 - made of what there is
 """Shared by all readers, because creating a decoder takes longer than reading a short journal."""
 
@@ -303,7 +303,7 @@ def folded_by() -> str:
 
 
 def _seal(file: BinaryIO, offset: int) -> int:
-    """Return a checksum of a journal's first bytes and of those just before `offset`. Reading all 150 MB would take 0.3 s."""
+    """Return a checksum of a journal's first bytes and the bytes just before `offset`. Reading all 150 MB would take 0.3 s."""
     checksum = 0
     for start in (0, max(offset - SEALED_BYTES, 0)):
         file.seek(start)

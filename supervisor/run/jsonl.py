@@ -20,7 +20,7 @@ _PACKER: Final = msgspec.msgpack.Encoder()
 
 
 def bounded(value: T) -> T:
-    """Return the decoded value if all its integers fit in 64 bits. A step of 400 digits cannot even become a float.
+    """Return the decoded value if all its integers fit in 64 bits. A 400-digit step cannot even be converted to a float.
 
     Raises:
         OverflowError: an integer does not fit.

@@ -109,7 +109,7 @@ class NextJob:
         )
 
     def typed_batch(self, argv: tuple[str, ...]) -> BatchSpec | None:
-        """Return the next attempt's batch with the typed arguments, or None if they change it in a way that cannot be read.
+        """Return the next attempt's batch with the typed arguments applied, or None if their effect on it cannot be determined.
 
         Raises:
             JobError: the typed numbers do not divide evenly.

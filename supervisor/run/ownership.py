@@ -249,7 +249,7 @@ def check_folder(run: RunPaths) -> Offer:
 
 
 def _first_against(root: Path) -> str:
-    """Return the reason to refuse the first of the run's files that the user does not own, or "" if the user owns them all."""
+    """Return why the first file that the user does not own is refused, or "" if the user owns all of the run's files."""
     try:
         found = (_against(path, is_folder=is_folder) for path, is_folder in ((root, True), *_parts(root)))
         return next(filter(None, found), "")

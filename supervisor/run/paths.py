@@ -47,7 +47,7 @@ class _Folder:
 
 
 class _Below:
-    """A folder attribute that gives the path of this name inside the folder."""
+    """A descriptor that returns the path of this name inside the folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,6 +1,6 @@
 """run.json: the resolved job, written once before the first launch and never changed.
 
-Secrets in the job's own environment delta are written as `REDACTED`. A keeper that adopts the run takes
+Secrets in the job's own environment variables are written as `REDACTED`. A keeper that adopts the run takes
 those values from its own environment, where they have the same names.
 """
 

@@ -188,7 +188,7 @@ class SeriesReader:
         return self._older.exists()
 
     def read(self, *, limit_bytes: int = 1 << 22) -> list[Sample]:
-        """Return the samples since the last call, reading at most `limit_bytes`, or [] if there are none."""
+        """Return the samples added since the last call, or [] if there are none. At most `limit_bytes` are read."""
         data = self._read(limit_bytes)
         end = data.rfind(b"\n") + 1
         self._offset += end
@@ -258,7 +258,7 @@ def highest(folder: Path, stream: str, attempt: int) -> dict[str, dict[str, floa
 
 
 def at_first(folder: Path, stream: str, attempt: int, name: str) -> dict[str, float]:
-    """Return a value's minimum in the attempt's first minute, or else its first sample, for each sample key."""
+    """Return a value's minimum in an attempt's first completed minute, or else its first sample, keyed by sample key."""
     found: dict[str, float] = {}
     for rollup in read_rollups(folder, stream):
         if rollup.a == attempt and name in rollup.v:

@@ -234,7 +234,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
 
     @property
     def ended_on_request(self) -> bool:
-        """Whether the attempt was stopped on request and did not fail by itself, so nothing needs fixing."""
+        """Whether the attempt was stopped on request and did not fail on its own, so nothing needs fixing."""
         if self.stop is None or self.stop.why not in REQUESTED_STOPS:
             return False
         verdict = self.verdict
@@ -274,7 +274,7 @@ class AttemptState(Part, frozen=True, kw_only=True):
     def begins_at(self) -> float:
         """The first step of this attempt, or infinity until it is known.
 
-        A script that prints every hundredth step is late to print its first step. The step the attempt resumed from is more
+        A script that prints every hundredth step prints its first step late. The step the attempt resumed from is more
         exact, and so is the checkpoint it should have resumed from, once a later step has been seen.
         """
         known = [] if self.first_step is None else [self.first_step]
@@ -414,7 +414,7 @@ class RunState(Part, frozen=True, kw_only=True):
         return next((a for a in reversed(self.attempts) if a.number == number), None)
 
     def answered_job(self, job: JobSpec) -> JobSpec:
-        """Return the job, completed with the measurements and with the user's answers about its batch and resume."""
+        """Return `job` completed with the measurements and the user's answers about its batch and how it resumes."""
         if (measured := self.measured) is not None:
             job = with_measured(job, measured.settings.answered(self.values_answered))
         knobs = with_answered_resume(job.knobs, self.values_answered.get(Unread.RESUME, ""))
@@ -482,7 +482,7 @@ class RunState(Part, frozen=True, kw_only=True):
 
     @property
     def cuts(self) -> dict[int, float]:
-        """The step from which a later attempt repeated each attempt's work, keyed by attempt. Other attempts are omitted."""
+        """For each attempt whose work a later one repeated, the step at which the repeated part begins, keyed by attempt."""
         found: dict[int, float] = {}
         least = math.inf
         for attempt in reversed(self.attempts):

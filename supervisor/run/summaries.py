@@ -27,7 +27,7 @@ from supervisor.text.redact import redact_argv
 
 INDEX = ".index"
 FORMAT = 1
-"""Bumped when lists show something new from the same state."""
+"""Bumped when lists start to show something new that is derived from the same state."""
 FEW_LINES = 64
 
 

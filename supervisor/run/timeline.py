@@ -24,7 +24,7 @@ EVIDENCE_CHARS = 160
 
 _Values: TypeAlias = dict[str, str | int | float | None]
 _Shown: TypeAlias = tuple[Tone, _Values]
-"""A tone, and values beside the event's own. The value `KIND` replaces the event's kind."""
+"""A tone, and values in addition to the event's own. The value `KIND` replaces the event's kind."""
 KIND = "kind"
 
 # Stops for these reasons have their request on the timeline.
@@ -70,7 +70,7 @@ _TONES: Mapping[type[ev.Event], Tone] = {
 
 
 def moment_of(event: ev.Event, state: RunState) -> Moment | None:
-    """Return an event's timeline entry, or None (as for most events). `state` is the state before the event."""
+    """Return an event's timeline entry, or None if it has none, like most events. `state` is the state before the event."""
     tone = _TONES.get(type(event))
     shown = (tone, {}) if tone is not None else _shown(event, state)
     if shown is None:

@@ -65,7 +65,7 @@ _STATE_KEYS = re.compile(
 class FoundCheckpoint:
     """A complete checkpoint.
 
-    `path` is absolute and can be passed to a script. `t` is the wall time, in seconds, of the last part
+    `path` is absolute and can be passed to a script. `t` is the wall time, in seconds, when the last part was
     written. `step` is None if the name contains no step. `number` is the last number in the name, whatever it
     counts. `counted` is the number of optimizer steps the process had taken at a measured save.
     """
@@ -167,7 +167,7 @@ def _accelerate(here: _Listing, _file: str) -> FoundCheckpoint | None:
 
 
 def _saved_by_one(here: _Listing, numbers: list[int]) -> bool:
-    """Check whether only the main process saved, and saved all that load_state needs. Other RNG states are optional.
+    """Check whether only the main process saved, and saved everything load_state needs. Other RNG states are optional.
 
     diffusers scripts call save_state on one process. Sharded states (FSDP, DeepSpeed) have no ``optimizer.bin``.
     """
@@ -337,7 +337,7 @@ def whole_saved(
 def files_of(path: str, layout: str = "", number: int | None = None) -> dict[str, str]:
     """Return a checkpoint's files, keyed by their path relative to `path`. A single file has an empty key.
 
-    In a folder holding many checkpoints, return the files of `number` and those beside them, such as the tracker.
+    In a folder holding many checkpoints, return the files of `number` and the files next to them, such as the tracker.
     """
     if os.path.isfile(path):
         return {"": path}

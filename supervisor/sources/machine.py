@@ -107,7 +107,7 @@ class ProcessReader:
             self._psutil = psutil.Process(process.pid)
 
     def read(self) -> ProcessSample:
-        """Take a sample. `alive` is False if the process is gone, is a zombie, or was never this one."""
+        """Take a sample. `alive` is False if the process is gone, is a zombie, or is not the original process."""
         now, t = time.monotonic(), time.time()
         gone = ProcessSample(t, self.key, self.process, alive=False)
         if self._psutil is None or not is_alive(self.process):

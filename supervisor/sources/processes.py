@@ -27,7 +27,7 @@ _COUNTED = frozenset((b"rchar", b"wchar", b"read_bytes"))
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """Identifies exactly one process. `start_time` is in seconds since boot, to the kernel's tick (usually 10 ms)."""
+    """Identifies exactly one process. `start_time` is in seconds since boot, accurate to a kernel tick (usually 10 ms)."""
 
     pid: int
     start_time: float
@@ -241,7 +241,7 @@ def catches(pid: int, number: int) -> bool | None:
     """Check whether a process currently has a handler for a signal. Return None if the process is gone.
 
     Python installs a SIGINT handler at startup and removes it at shutdown, after atexit and before it destroys
-    its modules (``_PySignal_Fini``). With torch, the process then takes another half a second or more to exit.
+    its modules (``_PySignal_Fini``). With torch, the process then takes another half second or more to exit.
     """
     raw = read_proc(f"/proc/{pid}/status", 4096) or b""
     caught = next((line.split()[1] for line in raw.splitlines() if line.startswith(b"SigCgt:")), None)
@@ -276,7 +276,7 @@ class ExitWatch:
 
     Args:
         ended: called on the thread with a process's name and exit code, which is negative for a signal, or
-            None if the parent reaped it first. torchrun polls its workers every 0.1 s.
+            None if the parent reaped it first (torchrun polls its workers every 0.1 s).
     """
 
     def __init__(self, ended: Callable[[int, int | None], None]) -> None:

@@ -162,7 +162,7 @@ class EngineLoader:
             self.begin()
 
     def begin(self) -> None:
-        """Start loading unless already started."""
+        """Start loading, unless it has already started."""
         if not self._begun:
             self._begun = True
             self._thread.start()

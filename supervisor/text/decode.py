@@ -24,7 +24,7 @@ HEAD_BYTES = 4096
 """How many leading bytes are needed to determine a file's type."""
 
 MOST_NESTED = 4
-"""Enough for a collector, an archive and a user to compress once each. A thousand layers would exhaust the stack."""
+"""How many layers of gzip to unpack: enough for a collector, an archive and a user. A thousand would exhaust the stack."""
 MOST_UNPACKED_BYTES = 1 << 36
 _GZIP_MAGIC = b"\x1f\x8b"
 # Control characters in no log: all but NUL (see `is_binary`), BEL, backspace, tab, LF, VT, FF, CR, ESC.
@@ -72,12 +72,12 @@ def sniff_encoding(head: bytes) -> str:
 
 
 def is_packed(head: bytes) -> bool:
-    """Check from its first bytes whether a log must be unpacked or transcoded to be read (gzip or UTF-16)."""
+    """Check whether a log must be unpacked or transcoded to be read (gzip or UTF-16), judging by its first bytes."""
     return head.startswith(_GZIP_MAGIC) or sniff_encoding(head) != "utf-8"
 
 
 def is_binary(head: bytes) -> bool:
-    """Check from its first bytes whether a file is something other than a log (a checkpoint, an image).
+    """Check whether a file is something other than a log (a checkpoint, an image), judging by its first bytes.
 
     Blocks of NULs do not count, because truncating a log while its writer has it open leaves them behind.
     """

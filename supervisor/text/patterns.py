@@ -1,4 +1,4 @@
-"""Regular expressions (stoker's are compiled on first use; a user's must not hang on any line), numbers, and host lists."""
+"""Regular expressions, numbers and host lists. Our patterns are compiled on first use; a user's cannot hang on any line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Lazy:
         return self._pattern().fullmatch(text)
 
     def findall(self, text: str) -> list[str]:
-        """Return all matches, or their group if the pattern has one."""
+        """Return all matches, or only the text of the group if the pattern has one."""
         return self._pattern().findall(text)
 
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
@@ -56,7 +56,7 @@ MOST_DIGITS = 18
 
 
 def whole(digits: str) -> int:
-    """Convert digits from a log to an int. Only the first 18 are used, enough for any rank, pid or size.
+    """Convert digits from a log to an int. Only the first 18 are used, which is enough for any rank, pid or size.
 
     `int` refuses more than 4300 digits (Python docs, "Integer string conversion length limitation").
     """

@@ -159,7 +159,7 @@ def _origin_in(match: re.Match[str]) -> Origin:
 
 
 def rank_mark(text: str) -> int | None:
-    """Return the rank that a script's logger puts among a line's first words: ``2026-11-20 10:00:00 WARNING [rank2] …``.
+    """Return the rank that a script's logger prints near the start of a line, as in ``2026-11-20 10:00:00 WARNING [rank2] …``.
 
     Only times, levels and logger names may precede it, because a message about a rank does not identify its writer.
     """
@@ -227,7 +227,7 @@ def _roles(rows: Sequence[tuple[tuple[int, ...], int | None]]) -> dict[int, str]
     """Return the meaning of a template's numbers, keyed by position, or an empty dict if unclear.
 
     The last number that varies is the rank if it distinguishes all prefixes. Otherwise it is the local rank,
-    and the number before it is the node. A single number is clear only if ranks follow it in the lines.
+    and the number before it is the node. A single number is unambiguous only if ranks follow it in the lines.
     """
     digits = list(dict.fromkeys(numbers for numbers, _ in rows))
     differing = [at for at in range(len(digits[0])) if len({numbers[at] for numbers in digits}) > 1]
@@ -261,7 +261,7 @@ def _may_be_host(name: str) -> bool:
 
 
 def origin_of_path(path: str) -> Origin:
-    """Identify a log file's writer from its path: torchrun's tree, a run directory, `node1.log`, `rank3.err`."""
+    """Identify a log file's writer from its path (in torchrun's tree or a run directory, or named `node1.log` or `rank3.err`)."""
     origin = NOWHERE
     if match := _PATH_LOCAL.search(path):
         origin = Origin(local_rank=int(match.group(1)), stream=match.group(2))

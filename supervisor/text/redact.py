@@ -1,12 +1,12 @@
-"""Remove secrets from output: tokens of known shapes, URLs, headers, named values, command lines.
+"""Remove secrets from output: tokens in known formats, URLs, headers, named values and command lines.
 
 All text from outside passes through this module before stoker writes or prints it: arguments, variables, config values and
 copied log lines. The module asks three questions about a text:
 
 - Does it contain a recognizable token (``ghp_…``, a JWT, a private key, a password in a URL)? Such a token is always hidden.
-- Is there a name before a value? A clearly secret name (``password``, ``api_key``) hides any but a plain
-  value (a number, ``true``, a path, ``$VAR``). A possibly secret name (``key``, ``auth``) hides a value that looks random.
-- Does it contain the value of one of the run's own secret variables or arguments (`Redactor`)? It is always hidden.
+- Is there a name before a value? A clearly secret name (``password``, ``api_key``) hides any value except a plain
+  one (a number, ``true``, a path, ``$VAR``). A possibly secret name (``key``, ``auth``) hides a value that looks random.
+- Does it contain the value of one of the run's own secret variables or arguments (`Redactor`)? It too is always hidden.
 
 Secrets become `HIDDEN`. A second pass changes nothing. A 100-character line takes about 25 µs, so only copied text passes
 through here, not text that is merely scanned or charted.
@@ -115,7 +115,7 @@ def _tokens(text: str, low: str) -> Iterator[Span]:
 
 
 def _is_mixed(text: str) -> bool:
-    """Check whether base64 text is random: it mixes lowercase, uppercase and digits, and is not a path made of words."""
+    """Check whether base64 text looks random, i.e. mixes lowercase, uppercase and digits and is not a path made of words."""
     kinds = (str.islower, str.isupper, str.isdigit)
     return all(any(map(kind, text)) for kind in kinds) and text.count("/") <= 6 and wordless(text) >= 0.5
 
@@ -149,7 +149,7 @@ def _urls(text: str, low: str) -> Iterator[Span]:
 
 
 def _user_of_url(rest: str, start: int, scheme: str) -> Iterator[Span]:
-    """Yield the password in ``user:password@host``, even if it contains ``@`` or ``/``, and a token in place of the user."""
+    """Yield the password in ``user:password@host``, even if it contains ``@`` or ``/``, and any token used as the user name."""
     at = _AUTHORITY.findall(rest)[0].rfind("@")
     if at < 0:
         user, colon, after = rest.partition(":")
@@ -355,7 +355,7 @@ def _without(text: str, spans: Sequence[Span]) -> str:
 
 
 def redact_text(text: str) -> str:
-    """Redact lines for display or a file. Color codes cannot shield a secret; both are removed."""
+    """Redact text for display or for a file. Color codes are removed too, so they cannot shield a secret."""
     raw = text.replace(r"\x1b", "\x1b")  # the form before it was made printable
     if "\x1b" in raw:
         hidden = redact_text(bare := strip_escapes(raw))
@@ -392,7 +392,7 @@ _ARGUMENT = Lazy(r"-{0,2}[A-Za-z_+][\w.+\-/]*")
 
 
 def argv_spans(argv: Sequence[str]) -> list[list[Span]]:
-    """Return where secrets are in each word: ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
+    """Return each word's secret spans, e.g. in ``--api-key X``, ``--api-key=X``, ``mysql -pX``, ``A_TOKEN=X``, ``db.token X``."""
     spans: list[list[Span]] = [secret_spans(word) for word in argv]
     for index, start, end in _in_command(argv):
         spans[index].append((start, end))
@@ -422,7 +422,7 @@ _LEAST_KNOWN: Final = 6
 NOT_TEXT: Final = word_set(
     "kind path artifact resume_copy stdout stderr source run_id host fingerprint change"
 )
-"""Keys whose values are used, not just shown: file locations, names, and the next launch's changes (where secrets are refused)."""
+"""Keys whose values are used, not just shown: paths, names, and changes for the next launch (where secrets are refused)."""
 
 
 class Redactor:
@@ -466,7 +466,7 @@ class Redactor:
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yield the forms a secret may be printed in: plain, in a URL, in JSON. Empty if it is too common to search for."""
+    """Yield the forms in which a secret may be printed (plain, URL, JSON), or nothing if it is too common to search for."""
     value = value.strip("\"'{}[]() ")
     user = _USER_AND.match(value)
     for known in (value, value[user.end() :]) if user else (value,):

@@ -128,7 +128,7 @@ _ODD = Lazy(r"[!@#$%^&*~+?]")
 
 
 def is_plain(value: str, *, digits_too: bool = True) -> bool:
-    """Check whether a value is not a secret, whatever its name: a number, a config word, a reference, a path."""
+    """Check whether a value cannot be a secret, whatever its name, i.e. is a number, a config word, a reference or a path."""
     return (
         not value
         or HIDDEN in value
@@ -158,7 +158,7 @@ def wordless(text: str) -> float:
 
 
 def looks_secret(value: str) -> bool:
-    """Check whether a value under an ambiguous name is a secret, because it is random or has a password's odd characters."""
+    """Check whether a value with an ambiguous name is a secret, i.e. it is random or has odd characters like a password."""
     if len(value) < 8 or is_plain(value) or HEX.fullmatch(value):
         return False
     if len(value.split()) != 1:
@@ -175,7 +175,7 @@ def _judged(name: str, value: str) -> tuple[Kind, list[str]]:
 
 
 def hides(name: str, value: str) -> bool:
-    """Check from its name whether a value set on purpose (a variable, a flag, a setting) is a secret."""
+    """Check whether a value that was set on purpose (a variable, flag or setting) is a secret, judging by its name."""
     kind, words = _judged(name, value)
     if kind is not Kind.LIKELY or looks_secret(value):
         return kind is not Kind.OPEN
@@ -185,7 +185,7 @@ def hides(name: str, value: str) -> bool:
 
 
 def hides_next(name: str, value: str, *, given: bool) -> bool:
-    """Check whether the word after a name is its secret value (``db.password V`` in yacs). `given` means on a command line."""
+    """Check whether the word after a name is its secret value (``db.password V`` in yacs). `given` is true on a command line."""
     kind, words = _judged(name, value)
     if kind is Kind.OPEN or value.startswith("-") or "=" in value.rstrip("=") or _PATH.fullmatch(name):
         return False

@@ -61,7 +61,7 @@ def stamp_of(
 
     Args:
         text: the line.
-        day_t: a time (UTC seconds) near the line's own, used for timestamps without a year or a day.
+        day_t: a time in UTC seconds, close to when the line was written, for timestamps without a year or a day.
         latest_t: a time by which the line existed (default: `day_t`). A timestamp without a year is never later than this.
         bare_clock: whether a time without a date counts.
     """
@@ -146,7 +146,7 @@ def is_rising(values: Sequence[float]) -> bool:
 
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:
-    """Return the shift from a file's timestamps to wall time, using the zone implied by its last change or the local one."""
+    """Return the shift from a file's timestamps to wall time, in the zone implied by its last change or else the local one."""
     quarters = round((written_t - last_stamp_t) / ZONE_S)
     shift = quarters * ZONE_S
     agrees = -quarters in ZONES and abs(written_t - last_stamp_t - shift) <= AGREE_S
@@ -160,10 +160,10 @@ def local_shift(t: float) -> float:
 
 
 class Span(NamedTuple):
-    """When a log starts and ends by its own clock, in wall seconds.
+    """When a log starts and ends according to its own timestamps, in wall-clock seconds.
 
-    `is_dated` means that its day is known from a full date, its path, or a last timestamp that matches its last change.
-    `is_copy` means that its last timestamp does not match its last change in any time zone, so the file was copied.
+    `is_dated` means that the day is known from a full date, the path, or a last timestamp that matches the last write.
+    `is_copy` means that the last timestamp does not match the last write in any time zone, so the file was copied.
     """
 
     began_t: float
@@ -173,7 +173,7 @@ class Span(NamedTuple):
 
 
 def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: str = "") -> Span | None:
-    """Return when a log starts and ends, or None if its lines have no clock.
+    """Return when a log starts and ends, or None if its lines have no timestamps.
 
     Args:
         head: the log's first lines.
@@ -200,7 +200,7 @@ def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: st
 
 
 def _of_some_year(head: str) -> tuple[str | None, list[int], str | None] | None:
-    """Return the year (if present), month to second, and fraction of a timestamp whose format may omit the year."""
+    """Parse a timestamp whose format may omit the year. Return its year (if present), month to second, and fraction."""
     if match := _GLOG.search(head):
         year, *date, fraction = match.groups()
         return year, [int(part) for part in date], fraction

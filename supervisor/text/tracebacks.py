@@ -1,4 +1,4 @@
-"""Find Python tracebacks in lines of text: start and end, frames, and the user's own line (pure).
+"""Find Python tracebacks in lines of text: where they start and end, their frames, and the user's own line (pure).
 
 The layout determines where a traceback ends (`end_below`), because no list of names covers every exception.
 """
@@ -75,7 +75,7 @@ def frames_above(
         lines: the lines above the traceback's last line.
         speaker: the writer of that last line. Lines from other writers are skipped.
         hosts: see `prefixes.split_prefix`.
-        most_between: how many of the speaker's other lines may come in between, or None for any number.
+        most_between: how many other lines from the speaker to allow in between, or None for any number.
     """
     frames: list[Frame] = []
     quoted, between = "", 0
@@ -112,7 +112,7 @@ class TracebackEnd(NamedTuple):
 
 
 NO_END = TracebackEnd(0, 0, 0, "")
-"""A traceback without an exception, which is cut off or only introduces the members of a group."""
+"""Marks a traceback without an exception line: it was cut off or only introduces the members of a group."""
 
 
 def rows_of(data: bytes) -> Iterator[tuple[int, int, int, str]]:
@@ -126,9 +126,9 @@ def rows_of(data: bytes) -> Iterator[tuple[int, int, int, str]]:
 
 
 def end_below(head: str, after: bytes, hosts: Collection[str] = ()) -> TracebackEnd | None:
-    """Find the exception that ends a traceback: the first unindented line from its writer below the frames.
+    """Find the exception that ends a traceback: the first unindented line below the frames that comes from the same writer.
 
-    Lines from other processes may come in between. Return None if the exception has not arrived yet.
+    Lines from other processes may be interleaved. Return None if the exception has not arrived yet.
 
     Args:
         head: the "Traceback (most recent call last)" line, with its prefix.
@@ -209,9 +209,9 @@ def end_without_head(lines: Sequence[str], hosts: Collection[str] = ()) -> tuple
 
 
 def _is_raised(text: str, frame: Sequence[str]) -> bool:
-    """Check whether a line below a frame is an exception: a class with a module, a built-in, or the one the frame raises.
+    """Check whether a line below a frame is an exception, i.e. a class with a module, a built-in, or one the frame raises.
 
-    `traceback.print_stack` prints frames too, so any line may follow them, such as "Saving: out/1.pt".
+    `traceback.print_stack` also prints frames, and any line may follow those, e.g. "Saving: out/1.pt".
     """
     module, _, name = text.split(":", 1)[0].rpartition(".")
     if not is_exception(text):
@@ -242,7 +242,7 @@ def own_line(lines: Sequence[str], at: int) -> CodeLine | None:
     """Return the user's innermost frame in the traceback that ends at ``lines[at]``, or that line if it is a stack frame.
 
     A file is the user's if it belongs neither to Python nor to an installed package. If every file is installed
-    (a training program from a package), the files next to the program that was started count.
+    (a training program from a package), the files next to the program that was started count as the user's.
 
     Returns:
         None if no traceback ends there or none of its frames is known to be the user's.

@@ -24,7 +24,7 @@ class SlurmError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job as SLURM reports it now. `start` is an estimate while pending, `left` is time left, `nodes` may be past nodes."""
+    """A job as SLURM now reports it. `start` is an estimate if pending, `left` is the time left, `nodes` may be former nodes."""
 
     job: str
     state: str

@@ -147,12 +147,12 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remember(started: Started, env: Mapping[str, str]) -> None:
-    """Record the start, so that `remembered` can find it."""
+    """Record the launch so that `remembered` can find it."""
     append_line(state_home(env) / FILE, started, follows=True)
 
 
 def remembered(named: str | None, env: Mapping[str, str]) -> Started | None:
-    """Return the latest start, if any, whose run matches `named` (full or partial folder name, or path; None matches any)."""
+    """Return the latest launch, if any, whose run matches `named` (full or partial folder name, or path; None matches any)."""
     try:
         known = list(decoded(msgspec.json.Decoder(Started), read_regular(state_home(env) / FILE)))
     except OSError:

@@ -22,8 +22,8 @@ class Do(StrEnum):
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request to stoker on a host.
 
-    `folder` is the working directory, `env` holds variables to add first, and `words` are the arguments to a verb or
-    to ``stoker run``. `token` identifies a start; a stop request with a token affects only the keeper of that start.
+    `folder` is the working directory, `env` holds environment variables to set beforehand, and `words` are the
+    arguments to a verb or to ``stoker run``. `token` identifies a launch; a stop request with one affects only its keeper.
     """
 
     do: Do

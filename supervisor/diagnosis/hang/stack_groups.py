@@ -123,7 +123,7 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class StackRound:
-    """All ranks at a single moment. `odd` are the ranks that, according to the stacks, keep the others waiting.
+    """All ranks at a single moment. `odd` lists the ranks that, according to the stacks, keep the others waiting.
 
     `proves_hang` means that the stacks alone look like a deadlock: some ranks await peers that never arrive, or
     all are waiting for each other. A single rank waiting for a device or for data does not prove a hang.

@@ -173,7 +173,7 @@ class _Group:
         self.unfinished = {rank for rank in self.pending if self.left_by(rank) is not None}
 
     def missed_by(self, rank: int) -> int | None:
-        """Return the first collective that others are waiting in but this rank never called."""
+        """Return the first collective that others are waiting in but that this rank never called."""
         last = self.last.get(rank)
         if last is None:
             return self.waited[0] if self.waited else None

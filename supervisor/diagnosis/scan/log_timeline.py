@@ -1,4 +1,4 @@
-"""Read times, progress and completion from a log: timestamps, step lines, gaps, lasting NaN loss, closing messages."""
+"""Read times, progress and completion from a log: timestamps, step lines, gaps, persistent NaN losses, closing messages."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def closes_training(scan: SourceScan) -> bool:
 
 
 def says_why_it_ends(scan: SourceScan, *, merged: bool) -> bool:
-    """Check whether lines after the last step report a deliberate end of training, despite its counters.
+    """Check whether lines after the last step report that training ended on purpose, whatever its counters say.
 
     If `merged` is true, the log includes a shell's own lines, so a closing message may be the shell's.
     """

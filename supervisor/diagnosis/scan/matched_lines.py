@@ -422,9 +422,9 @@ def below_its_frame(hit: Hit) -> bool:
 
 
 def raised_by_instrument(frames: Frames, text: str) -> bool:
-    """Check whether stoker's measurements raised this. They call the observed code, so only the innermost frame counts.
+    """Check whether stoker's instrumentation raised the exception. It wraps user code, so only the innermost frame counts.
 
-    An OSError is the system's response to the observed code, so it is excluded.
+    An OSError is excluded because it comes from what the observed code asked the system to do.
     """
     inner = frames.frames[-1:]
     return any(_OF_INSTRUMENT.search(frame.path) for frame in inner) and "[Errno" not in text

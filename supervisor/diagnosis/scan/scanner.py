@@ -52,7 +52,7 @@ _BAR = re.compile(rb"\b[1-9]\d*/\d+ \[\d\d:\d\d")
 
 
 class _OpenTraceback(NamedTuple):
-    """A traceback whose end has not arrived: its header, that line's bytes and those below. `in_line`: all in one record."""
+    """An incomplete traceback: its header, that line's bytes and the bytes below it. If `in_line`, all are in one record."""
 
     head: Hit
     line: bytes
@@ -61,7 +61,7 @@ class _OpenTraceback(NamedTuple):
 
 
 class SourceScanner:
-    """Scans a log as its bytes arrive. The bytes must already be plain (see `text.decode.plain_chunks`)."""
+    """Scans a log as its bytes arrive. The bytes must already be plain text (see `text.decode.plain_chunks`)."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class SourceScanner:
         return hit
 
     def _confirmed(self, index: int, raw: bytes, end: int) -> str | None:
-        """Return the cleaned line (if it has carriage returns, just the segment with the match), or None if not confirmed."""
+        """Return the cleaned line, or None if not confirmed. If it has carriage returns, return just the segment with the match."""
         if b"\r" in raw:
             left = raw.rfind(b"\r", 0, max(end - 1, 0)) + 1
             right = raw.find(b"\r", end)

@@ -1,7 +1,7 @@
 """Cut a log into windows of whole lines and match all signatures in each: the stateless part of a scan.
 
 The matches in a window depend only on its bytes, so windows may be matched ahead of time and in another thread.
-`scanner` handles positions, surrounding lines and floods across the whole log, in order.
+`scanner` handles positions, surrounding lines and excess matches across the whole log, in order.
 
 The engine is Hyperscan, or re2 on platforms without a Hyperscan wheel. Hyperscan's compiled form takes 130-230 ms
 to build and 0.3 ms to load. `dump` returns it for caching.
@@ -454,7 +454,7 @@ def _hosts(text: bytes) -> frozenset[str]:
 
 
 def _is_new(prefix: bytes, hosts: frozenset[str]) -> bool:
-    """Check that this is not a rank prefix, since those do not need unwrapping."""
+    """Check that the prefix is not a rank prefix, since those do not need unwrapping."""
     return split_prefix(prefix.decode("utf-8", "replace") + _ANY, hosts)[1] != _ANY
 
 

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - a folder on PYTHONPATH, not a package of ours
 """Start stoker's instrumentation in every Python process of a job. The launch plan puts this folder first on PYTHONPATH.
 
-``STOKER_INSTRUMENT=0`` turns measurements off, and ``STOKER_FAULTHANDLER=1`` independently turns Python's faulthandler on.
+``STOKER_INSTRUMENT=0`` turns off measurements. ``STOKER_FAULTHANDLER=1`` turns on Python's faulthandler in either case.
 The environment's own sitecustomize, which this module shadows, always runs, exactly as it would without stoker.
 """
 
@@ -29,7 +29,7 @@ def _start(telemetry):  # type: (str) -> None
 def _register_faulthandler(telemetry):  # type: (str) -> None
     """Make a rank dump its stacks to ``<attempt>/stacks/<pid>.txt`` on SIGUSR2.
 
-    faulthandler's handler is written in C, so it works even while the interpreter waits in a collective
+    faulthandler's handler is written in C, so it works even while the interpreter is waiting in a collective
     (docs.python.org/3/library/faulthandler.html). If the script later installs its own handler, stoker never sends the signal.
     """
     if "LOCAL_RANK" not in os.environ:

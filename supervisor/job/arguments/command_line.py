@@ -233,7 +233,7 @@ _CONTAINERS: Final = {
 
 
 def container_options(words: Sequence[str], folders: Sequence[str], variables: Sequence[str]) -> str:
-    """Return the container options needed to measure inside a container, or an empty string if there is none.
+    """Return the container options needed to measure inside a container, or "" if there is no container.
 
     Args:
         words: the program and its arguments.

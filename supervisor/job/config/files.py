@@ -89,7 +89,7 @@ def _lines(text: str) -> Mapping[str, int]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Return the 1-based line that sets `key`, or else the line of its table, or of any key with the same last part."""
+    """Return the 1-based number of the line that sets `key`, falling back to its table or a key with the same last part."""
     lines = _lines(text)
     table, _, last = key.rpartition(".")
     return lines.get(key) or (lines.get(table) if table else None) or lines.get(last)

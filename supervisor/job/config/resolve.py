@@ -142,7 +142,7 @@ def resolve_retry(inputs: JobInputs) -> RetrySettings:
 
 
 def _given(look: Resolver) -> Iterator[str]:
-    """Yield, as words, the command-line flags that no setting records, except switches that are off and flags for one start."""
+    """Yield the command-line arguments not recorded as settings, except switches that are off and flags for this launch only."""
     noted = {origin for _, _, origin in look.origins}
     for key, value in dict(look.parsed.stoker).items():
         name = f"--{key.replace('_', '-')}"

@@ -198,7 +198,7 @@ def _batch(
     spelt_out: bool,
     may_shrink: bool,
 ) -> tuple[BatchSpec | None, Knobs, tuple[str, ...]]:
-    """Work out the batch, if possible. Note a contradiction, or raise JobError if the user gave the numbers.
+    """Work out the batch, if possible. If the numbers conflict, add a note, or raise JobError if the user gave them.
 
     If the user named the batch or lets it shrink (`may_shrink`), no accumulation setting means no accumulation.
     """

@@ -86,7 +86,7 @@ class Why(StrEnum):
     SCOPE = "scope"
     """The value could be micro-batch times ranks or micro-batch times accumulation, which are equal."""
     GLOBAL_VARIABLE = "global_variable"
-    """A variable in the script has this value, but where it came from was not seen."""
+    """A variable in the script has this value, but its origin was not observed."""
     UNCONFIRMED = "unconfirmed"
     """A step has several backward passes that no loader or setting explains."""
     NOTHING_SEEN = "nothing_seen"
@@ -111,9 +111,9 @@ DERIVED, NONE = "derived", "none"
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """The answer to a question and how certain it is. `candidates` are the settings to ask about, likeliest first.
+    """An answer and how certain it is. `candidates` are the settings to ask about, likeliest first.
 
-    `number` is a micro-batch or an accumulation, `setting` is what sets it, and `scope` is what that setting counts.
+    `number` is a micro-batch size or an accumulation count, `setting` controls it, and `scope` is what that setting counts.
     """
 
     certainty: Certainty
@@ -180,7 +180,7 @@ class _Numbers:
         return KnobScope.PER_NODE if value == self.micro * (self.local_world or 1) else None
 
     def is_whole(self, value: int | None) -> bool:
-        """Check whether `value` is the size of one optimizer step, on all ranks or a single one, in samples or tokens."""
+        """Check whether `value` is the size of one optimizer step, in samples or tokens, on a single rank or across all ranks."""
         if value is None or self.micro is None or self.times is None:
             return False
         on_rank = self.micro * self.times
@@ -197,7 +197,7 @@ class _Numbers:
         return KnobScope.PER_RANK if setting.number == self.times else KnobScope.GLOBAL
 
     def is_unclear(self, value: int | None) -> bool:
-        """Check whether `value` could be either micro-batch times ranks or one rank's whole step, which are equal."""
+        """Check whether `value` could mean either micro-batch times ranks or one rank's whole step because the two are equal."""
         world = self.world or 1
         return world > 1 and world == self.times and self.micro is not None and value == self.micro * world
 
@@ -246,7 +246,7 @@ def measured_batch(
 
 
 def _agreed(of_ranks: Sequence[Derivation]) -> Derivation:
-    """Return the first rank's answer, or refuse if two ranks have different numbers. A rank with no number yet is just behind."""
+    """Return the first rank's answer, or refuse if the ranks' numbers differ. A rank that has no number yet is merely behind."""
     first = of_ranks[0]
     if any(rank.number not in {first.number, None} for rank in of_ranks):
         return _refused(Why.RANKS_DIFFER)
@@ -323,7 +323,7 @@ def _micro_batch(rank: Rank, settings: Sequence[Setting]) -> Derivation:
 def _micro_by_name(rank: Rank, settings: Sequence[Setting]) -> Derivation:
     """Infer the micro-batch from a batch setting that equals an input's first dimension (second, if the first is time).
 
-    Without a loader, use the first input of the last forward before a backward. Single-sample rollouts may precede it.
+    With no loader, use the first input of the last forward pass before a backward pass. Rollouts of one sample may precede it.
     """
     named = [setting for setting in settings if setting.number is not None and _fit(setting)]
     sizes = {setting.number for setting in named}
@@ -398,7 +398,7 @@ def _setting_of(numbers: _Numbers, settings: Sequence[Setting], loader: Loader |
 
 
 def _fitting(numbers: _Numbers, named: Sequence[Setting]) -> list[Setting]:
-    """Return the settings whose value gives the micro-batch on a rank, a node or all ranks, or else a whole step."""
+    """Return the settings that give the micro-batch on a rank, a node or all ranks, or else those that give a whole step."""
     direct = [s for s in named if numbers.scope(s.number) is not None]
     return direct or [s for s in named if numbers.is_global(s.number)]
 
@@ -418,7 +418,7 @@ def _of_other_names(numbers: _Numbers, settings: Sequence[Setting]) -> list[Sett
 def _not_given(text: str, fits: Sequence[Setting], others: Sequence[Setting]) -> Derivation:
     """Return the result when no option, environment variable or key matches in both name and value.
 
-    A constant in the loader's call belongs to the code. Any other variable may come from a config that runs as code.
+    A constant in the loader's call is hard-coded. Any other variable may come from a config that runs as code.
     """
     if not fits:
         return _asked(Why.BY_VALUE, others) if others else _refused(Why.FIXED_IN_CODE)
@@ -456,7 +456,7 @@ def _named_batch(numbers: _Numbers, settings: Sequence[Setting], named: Knobs) -
 def _named_accumulation(
     numbers: _Numbers, settings: Sequence[Setting], named: Knobs, why: Why
 ) -> Derivation | None:
-    """Return the setting the user named for accumulation. Its own value counts until enough steps have been seen (see `why`)."""
+    """Return the accumulation setting that the user named, trusting its value until enough steps have been seen (see `why`)."""
     mine = [s for s in settings if named.accumulation is not None and is_named(s, named.accumulation)]
     if not mine or (numbers.times is None and (why not in UNSEEN or mine[0].number is None)):
         return None
@@ -515,7 +515,7 @@ def _accumulation_setting(
 
 
 def _without_accumulation(numbers: _Numbers, others: Sequence[Setting]) -> Derivation:
-    """Return the result when no setting is named for accumulation: a total that implies it, a setting with its value, or none."""
+    """Return the result when no name suggests accumulation: a total that implies it, a setting with its value, or none."""
     several = numbers.times != 1
     wholes = [s for s in others if numbers.is_whole(s.number) and (_fit(s) or is_tokens(s.name))]
     if (several and wholes) or any(is_total(s.name) for s in wholes):

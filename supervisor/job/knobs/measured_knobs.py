@@ -217,7 +217,7 @@ def _name(by: Derivation, named: str | None) -> str | None:
 
 
 def _passes(found: MeasuredBatch) -> int | None:
-    """Return the measured accumulation or, until there is one, the value of the setting named for it."""
+    """Return the measured accumulation. Until it has been measured, return the value of the setting named for it."""
     knob, steps = found.accumulated_by.setting, found.accumulated.number
     if steps is not None or knob is None or knob.number is None:
         return steps

@@ -1,6 +1,6 @@
-"""Finds a script's batch settings: those the user named, or else those clearly named on the command line.
+"""Finds a script's batch settings: those the user specified, or else those with unambiguous names on the command line.
 
-An ambiguous name is left open, along with ways to settle it: a declaration, an answer, or the first measured step.
+An ambiguous name is reported with the ways to resolve it: a declaration, an answer, or the first measured step.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DEEPSPEED: Final = re.compile(r"deepspeed|(^|\W|_)ds_?config", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A numeric command-line setting named for a batch or accumulation. `scope` is what a batch counts, else None."""
+    """A numeric command-line setting whose name suggests a batch or accumulation. `scope` is what a batch counts, else None."""
 
     name: str
     scope: KnobScope | None

@@ -85,7 +85,7 @@ def with_resume(args: Sequence[str], row: Convention | None, given: Knobs, knobs
 
 
 def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
-    """Return `knobs` with the user's flag and `value`. ``PATH`` and ``STEP`` stand for the newest checkpoint."""
+    """Return `knobs` with the user's flag and `value` applied. ``PATH`` and ``STEP`` stand for the newest checkpoint."""
     if value.lower() in _PATH or (not value and not name.startswith("-")):
         return replace(knobs, resumes=NAMED, resume_path=name)
     if value.lower() in _STEP:
@@ -94,7 +94,7 @@ def _as_declared(knobs: Knobs, name: str, value: str) -> Knobs:
 
 
 def _given(settings: Sequence[Argument], knobs: Knobs) -> Knobs | None:
-    """Return `knobs` with the resume setting from the command line: a word that means the newest checkpoint, or else a path."""
+    """Return `knobs` with the command line's resume setting: one that means the newest checkpoint, or else one with a path."""
     for setting in settings:
         is_newest = setting.value is None or setting.value.lower() in _NEWEST
         if is_newest and "_".join(words_of(setting.name)) in _RESUME_NAMES:

@@ -74,7 +74,7 @@ def _of_rank(
     *,
     is_counted: bool,
 ) -> BatchSpec:
-    """Return the batch from a rank's micro-batch and accumulation or a total. `is_counted`: whether the total's unit is given."""
+    """Compute the batch from a rank's micro-batch and either accumulation or a total, whose unit is known if `is_counted`."""
     total = asked or number_of(args, knobs.global_batch, where, knobs, "total")
     is_derived = knobs.global_batch is not None and knobs.accumulation is None
     if is_derived and asked is None and (total is None or not is_counted):

@@ -154,7 +154,7 @@ def is_tokens(name: str) -> bool:
 
 
 def is_other(name: str) -> bool:
-    """Check whether `name` clearly means something else, such as steps, heads, workers or anything for evaluation."""
+    """Check whether `name` clearly means something else, such as steps, heads, workers or an evaluation setting."""
     other = not _NO_SIZE.isdisjoint(words_in(last_part(name))) or plain(name).endswith("workers")
     return other or not _EVALUATION.isdisjoint(words_in(name))
 

@@ -19,7 +19,7 @@ MOST_PATHS: Final = 64
 MOST_CANDIDATES: Final = 6
 _EMBEDDED: Final = (["int64"], ["int32"])
 CLOSE_STEPS: Final = 4
-"""How many first steps are recorded one by one, with every batch and forward pass (supervisor/instrument/training.py)."""
+"""The number of initial steps recorded individually, with every batch and forward pass (supervisor/instrument/training.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Rank:
     loaders: dict[int, Loader] = field(default_factory=dict)
     forwards: Counter[tuple[int, ...]] = field(default_factory=Counter)
     before_backward: Counter[tuple[int, ...]] = field(default_factory=Counter)
-    """Shapes of the last forward pass before a backward pass, if no loader fed it and others came first."""
+    """Shapes in the last forward pass before a backward pass, if no loader fed it and other forward passes came first."""
     token_ids: set[tuple[int, ...]] = field(default_factory=set)
     """Two-dimensional integer input shapes that are passed to an embedding."""
     steps: int = 0
@@ -309,7 +309,7 @@ FILES: Final = frozenset(("yaml", "json", "toml"))
 def one_each(settings: Iterable[Setting]) -> tuple[Setting, ...]:
     """Merge several readers' reports of a setting. Precedence: parser, word in argv, environment, file, variables.
 
-    A command-line value replaces a file's. A library's own `default.yaml` is not a setting of this run.
+    A command-line value replaces the value from a file. A library's own `default.yaml` is not a setting of this run.
     """
     kept: list[Setting] = []
     by_key: dict[str, list[int]] = {}

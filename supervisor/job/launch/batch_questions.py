@@ -55,7 +55,7 @@ def asked_settings(
 ) -> MeasuredSettings:
     """Return an attempt's measured settings, with the result of each answer to the first open question.
 
-    `found` is the batch without answers, if known. Questions in `answered` are not asked again, because an answer was tried.
+    `found` is the batch without answers, if known. Questions in `answered` are not asked again, because one was tried.
     """
     found = found or derive(named)
     seen, (what, candidates) = measured_settings(found, named), open_part(found, named)
@@ -107,7 +107,7 @@ def question_of(
 
 
 def _answer(job: JobSpec, one: OpenAnswer, *, is_wrong: bool) -> BatchAnswer:
-    """Return what a restart after OOM would change with this answer (maybe the global batch), or why nothing would change."""
+    """Return what a restart after OOM would change given this answer (maybe the global batch), or why nothing would change."""
     change, why = None, ""
     if is_wrong:
         why = "a restart with it had another batch than planned"

@@ -35,7 +35,7 @@ DEBUG_DISTRIBUTED: Final[Mapping[str, str]] = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
-"""Variables that show how ranks connect and collectives wait: NCCL log, DDP checks, flight recorder (see its own tutorial).
+"""Variables that show how ranks connect and wait: NCCL logs, DDP checks and the flight recorder (see its tutorial).
 
 See https://docs.pytorch.org/docs/stable/distributed.html#debugging-torch-distributed-applications
 """
@@ -60,11 +60,11 @@ INSTRUMENT: Final = str(Path(__file__).parents[2] / "instrument" / "on_path")
 
 
 NOT_MEASURED: Final = ("STOKER_INSTRUMENT", "0")
-"""The variable and the value that turn off measuring in a process."""
+"""The variable and the value that turn off measurements in a process."""
 UNREACHED: Final = (
     "is set inside the job's processes, and --no-instrument or STOKER_INSTRUMENT=0 keeps stoker out of them"
 )
-"""The explanation shown for a setting that none of the launch's words or variables can reach."""
+"""The explanation shown for a setting that neither the launch command nor its variables can reach."""
 
 
 def environment(

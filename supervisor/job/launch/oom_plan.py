@@ -1,7 +1,7 @@
 """Determines how a job changes after it runs out of memory.
 
-Dry run, start checks and restart share this arithmetic: `choose_smaller` picks the next micro-batch, and
-`batch_values` its settings. Without memory figures, as here, the largest smaller divisor of the current one is used.
+Dry runs, start checks and restarts share this arithmetic: `choose_smaller` picks the next micro-batch, and
+`batch_values` returns its settings. Without memory figures, as here, the largest divisor below the current one is used.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan:
 
 
 def missing_words(spec: JobSpec) -> tuple[str, ...]:
-    """Return the command-line declarations that a restart after OOM still needs. Empty if the job would restart anyway."""
+    """Return the command-line declarations that a restart after OOM still needs, or an empty tuple if it needs none."""
     plan, knobs = oom_plan(spec, is_measured=True), spec.knobs
     words: list[str] = []
     if not plan.changes:
@@ -139,7 +139,7 @@ def missing_words(spec: JobSpec) -> tuple[str, ...]:
 
 
 def oom_notice(spec: JobSpec, *, waits: bool, tries: Sequence[str] = ()) -> tuple[str, bool]:
-    """Return a one-line notice of what running out of memory would do, and whether the job would restart by itself.
+    """Return a one-line notice of what would happen on OOM, and whether the job would restart by itself.
 
     `spec` includes everything known so far. `waits` means that the run would ask the user as a last resort.
     `tries` lists settings in `spec` that a restart would merely try, before the first step.
@@ -209,7 +209,7 @@ def _shown(name: str) -> str:
 
 
 def container_line(spec: JobSpec, plan: LaunchPlan) -> str:
-    """Return options for measuring inside a container started after ``--``. Empty if there is none or measuring is off."""
+    """Return options for measuring inside a container started after ``--``, or "" if there is no container or measuring is off."""
     own = {change.name: change.value or "" for change in plan.env}
     variables = [name for name in own if name.startswith("STOKER_") or name == "PYTHONPATH"]
     if spec.entry_kind is not EntryKind.COMMAND or not spec.instrument or "PYTHONPATH" not in own:

@@ -31,7 +31,7 @@ _RENDEZVOUS: Final = ("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--stand
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopy:
-    """A modified copy of a checkpoint to resume from: hard links, except for a state whose `field` is `after`, not `before`."""
+    """A checkpoint copy to resume from: hard links, except for a state whose `field` is changed from `before` to `after`."""
 
     source: str
     target: str
@@ -46,7 +46,7 @@ class LaunchPlan:
 
     `env` includes `wire_env` (STOKER_RUN_DIR, ...). `supervised_as` is "torchrun" for torchrun ranks with a --log-dir
     tree, or "command" if the child's stdout and stderr are the only logs. `notes` say what was replaced in the user's
-    command, and why. `port` is the plan's port on this machine, if known (`port_named`: chosen by the user). `copy`, a
+    command, and why. `port` is the plan's port on this machine, if known (`port_named` if the user chose it). `copy`, a
     modified checkpoint of step `resume_at`, must exist before launch. `applied` has the values set inside the ranks.
     """
 
@@ -113,7 +113,7 @@ def build_plan(
         resume: whether to resume; None means from attempt 2 on. Pass False to start from scratch, or as long as a job
             that names its own initial checkpoint has not committed anything.
         node_dir: this node's folder in a run directory shared by several nodes.
-        rank: a measured rank process. Settings that this launch's words cannot reach are changed inside the new ranks.
+        rank: a measured rank process. Settings that the launch command cannot reach are changed inside the new ranks.
         confirm: whether this attempt's saves wait until the attempt is seen to be training as planned.
 
     Raises:
@@ -176,9 +176,9 @@ def build_plan(
 def _reached(
     spec: JobSpec, pairs: list[tuple[str, str]], rank: RankProcess | None
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Split the settings into those set by the launch's words and those set inside the ranks.
+    """Split the settings into those that the launch sets and those set inside the ranks.
 
-    If stoker starts the script, options are words. For any other command, and for variables, it is unknown what
+    If stoker starts the script, options go on the command line. For any other command, and for variables, it is unknown what
     reaches the ranks. A key in a file is set in each process that loads the file.
     """
     if rank is None or not rank.argv:
@@ -249,7 +249,7 @@ def _entry(spec: JobSpec, trainer_main: str | None) -> tuple[str, ...]:
 def _resume(
     spec: JobSpec, chosen: Mapping[str, str], attempt: int, resume: bool | None
 ) -> tuple[str | None, list[tuple[str, str]]]:
-    """Return what this attempt resumes from and the settings for that. `chosen` has settings chosen by the policy or the user."""
+    """Return what this attempt resumes from and the settings that make it do so. `chosen` is set by the policy or the user."""
     knobs = spec.knobs
     by_step = chosen.get(knobs.resume_step or "")
     if by_step is not None:

@@ -1,4 +1,4 @@
-"""Threads that run alongside the keeper's loop: one task at a time, which is polled, or a task whose caller waits for it."""
+"""Threads that run alongside the keeper's loop: either one polled task at a time, or a task that its caller waits for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Background(Generic[Result]):
         return self._thread is not None and self._thread.is_alive()
 
     def is_idle(self) -> bool:
-        """Return the opposite of `busy`. A method rather than a property, because `poll` changes the answer between checks."""
+        """Return the opposite of `busy`. This is a method, not a property, because `poll` changes the answer between checks."""
         return self._thread is None
 
     def start(self, work: Callable[[], Result]) -> None:
@@ -121,7 +121,7 @@ class BackgroundTask(Generic[Found, Answer]):
 
 
 def within(limit_s: float, work: Callable[[], Result], name: str) -> Result | None:
-    """Return the result of `work`, or None after `limit_s`. A driver that never answers costs a thread."""
+    """Return the result of `work`, or None after `limit_s`. If a driver never returns, its thread is lost."""
     asked: Background[Result] = Background(name)
     asked.start(work)
     return asked.poll(limit_s)

@@ -15,7 +15,7 @@ from supervisor.run import events as ev
 SET_S = 1.0
 """NTP slews offsets below 0.128 s and steps larger ones (ntpd's step threshold). A full second is never a rounding error."""
 LATER_S = 60.0
-"""How closely machines that share a folder usually agree on time. A time further ahead predates a clock being set back."""
+"""Machines that share a folder usually agree on the time within this. A time further ahead predates a clock being set back."""
 
 
 class Clock:

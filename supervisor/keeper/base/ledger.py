@@ -1,4 +1,4 @@
-"""The run that a keeper supervises, as passed to its parts: paths, job, clock, and the journal with its state and first events."""
+"""The run context shared by the keeper's components: paths, job, clock, journal, and the journal's state and first events."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from supervisor.text.redact import Redactor
 log = logging.getLogger("stoker.keeper")
 
 MOST_WAITING = 10_000
-"""Events kept while the journal cannot be written, at about 1 KB each: three hours at one per second. Beyond that,
+"""Maximum number of events kept while the journal cannot be written: three hours at one per second, 1 KB each. Beyond that,
 progress and phases are merged into the last waiting event of their kind.
 """
 APART_S = ((16 << 20, 1.0), (48 << 20, 10.0), (1 << 62, 60.0))
 """Seconds between journaled reports of a repeating event, by maximum journal size. Progress adds 20 MB on the first day (250 bytes a second;
-86 MB at worst, with 32 minima each), 2 MB a day for the next two weeks, then 0.4 MB a day. Phases and checkpoints add as much.
+86 MB at worst, with 32 minima each), 2 MB a day for the next two weeks, then 0.4 MB a day. Phases and checkpoints add the same
+amount.
 """
 LEAST_SNAPSHOT_BYTES = 1 << 16
 """A shorter journal can be folded as fast as its snapshot can be read."""
@@ -75,7 +76,7 @@ class Ledger:
 
     @property
     def apart_s(self) -> float:
-        """Minimum seconds between reports of a repeating event. Grows with the journal. Only the latest report counts."""
+        """Minimum number of seconds between reports of a repeating event. It grows with the journal. Only the latest report counts."""
         size = self.size
         return next(apart_s for below, apart_s in APART_S if size < below)
 
@@ -177,7 +178,7 @@ class RunContext:
         return str(self.node.root if self.record.settings.shared else self.run.root)
 
     def advise(self, attempt: int, code: str, text: str) -> None:
-        """Journal a remark about an attempt."""
+        """Journal an advisory about an attempt."""
         self.ledger.emit(ev.Advisory(t=self.clock.wall(), attempt=attempt, code=code, text=text))
 
 
@@ -232,7 +233,7 @@ def world_size_of(job: JobSpec) -> int | None:
 
 
 def later_findings(context: RunContext) -> list[Finding]:
-    """Run the checks that never refuse a launch, and return their warnings."""
+    """Run the checks that cannot block a launch, and return their warnings."""
     from supervisor.preflight.checks import beside, run_checks
     from supervisor.preflight.context import CheckContext
     from supervisor.preflight.interpreter import Interpreter

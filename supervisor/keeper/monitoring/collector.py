@@ -218,7 +218,7 @@ class Sensors:
 
 
 def gpu_values(sample: GpuSample, use: Use | None = None) -> dict[str, float | None]:
-    """Return a GPU's values keyed by series name, including its use by processes if known."""
+    """Return a GPU's values keyed by series name, including its usage by processes if known."""
     clock_hz = sample.sm_clock_hz
     return {
         "util_ratio": sample.util_ratio,
@@ -311,7 +311,7 @@ class Use:
 
 
 class OtherGpuUsers:
-    """Separates the run's processes on a GPU from others: they are watched, or descend from a watched process or the keeper."""
+    """Distinguishes the run's own processes on a GPU (watched, or descended from a watched one or the keeper) from all others."""
 
     def __init__(self) -> None:
         self._own: dict[int, frozenset[int]] = {}  # by GPU, at its last sample: an orphaned rank still counts

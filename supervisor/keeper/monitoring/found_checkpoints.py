@@ -1,4 +1,4 @@
-"""Finds checkpoints that a script does not report, in the background, and journals them once complete.
+"""Searches in the background for checkpoints that a script does not report, and journals them once they are complete.
 
 A save measured in a process belongs to this run. Folders are searched only if nothing is measured (``--no-instrument``) or no
 measured save was complete at the end. The search skips checkpoints that another run on this machine may have written.
@@ -37,11 +37,11 @@ from supervisor.sources.checkpoint_layouts import (
 )
 
 LOOK_EVERY_S, SEARCH_EVERY_S, REWRITTEN_S = 1.0, 60.0, 60.0
-"""Seconds between checks while saves are measured, between searches while none are, and between reports of a file that is rewritten
-repeatedly.
+"""Seconds between checks if saves are measured, between searches if no saves are measured, and between reports of a file
+that is rewritten repeatedly.
 """
 LAST_LOOK_S = 10.0
-"""Seconds to wait for a file server when an attempt ends. Once a step has run, a restart needs a checkpoint."""
+"""Seconds to wait for a file server when an attempt ends, because a restart needs a checkpoint once a step has run."""
 CLOSE_S = 2.0
 SETTLE_S = 1.0
 """Tolerance in seconds, because file systems round timestamps but an attempt's start time comes from the keeper's clock."""
@@ -97,7 +97,7 @@ class ConcurrentRun(NamedTuple):
 
 
 Others: TypeAlias = Callable[[float], Sequence[ConcurrentRun]]
-"""Returns the runs that have trained since a given time (wall seconds)."""
+"""Returns the runs that have trained since a given time (wall-clock seconds)."""
 
 
 def concurrent_runs(run: RunPaths, since_t: float, env: Mapping[str, str]) -> list[ConcurrentRun]:
@@ -155,7 +155,7 @@ def search(job: JobSpec, since_t: float, others: Others) -> tuple[list[FoundChec
 
 
 def is_too_far(job: JobSpec, state: RunState, found: FoundCheckpoint) -> bool:
-    """Check whether an unclaimed checkpoint comes from a different training run, because its step is far beyond this run's.
+    """Check whether an unclaimed checkpoint comes from a different training run, i.e. its step is far beyond those of this run.
 
     An attempt may restart its count from 0, and a checkpoint may be written before the next step is logged, or be numbered in
     micro-batches.
@@ -191,7 +191,7 @@ def absolute(job: JobSpec, name: str) -> Path:
 
 
 def is_below(path: str, folder: Path) -> bool:
-    """Check whether a path is this folder or inside it, following links."""
+    """Check whether a path is this folder or lies inside it, following links."""
     real, above = os.path.realpath(path), os.path.realpath(folder)
     return os.path.commonpath((real, above)) == above
 
@@ -241,7 +241,7 @@ class FoundCheckpoints:
         self._last_look = clock.mono()
 
     def hear(self, seen: Observation) -> None:
-        """Record a path that one of the run's processes saved, wherever it is, to be checked later."""
+        """Record the path of a save made by one of the run's processes, in any location. It is checked later."""
         if not isinstance(seen, FactSeen):
             return
         self._is_measured = True
@@ -356,7 +356,7 @@ class FoundCheckpoints:
         return any(known.written_t in {None, one.t} for known in journalled)
 
     def _step_of(self, one: FoundCheckpoint, state: RunState) -> tuple[int, bool]:
-        """Return a checkpoint's step and whether it comes from log times, not from its name or its process's count.
+        """Return a checkpoint's step and whether it comes from log times rather than from its name or its process's count.
 
         If the script logs steps, its own counter gives the step. A log that starts at 0 or 1 shows where the script starts
         counting, and its steps around the save show that it counts optimizer steps.

@@ -117,13 +117,13 @@ class LogWatch:
         put: receives the observations, in the tail thread.
         waiting: returns how many observations are still queued.
         engine: returns the signature engine; called in the tail thread.
-        engine_ready: whether the engine is available without delay. Until then lines wait to be scanned, but not to be
-            measured. Compiling the engine takes tens of seconds on a busy machine, and steps must keep their times.
+        engine_ready: whether the engine is available without delay. Until it is, lines are measured at once but not
+            scanned. Compiling the engine takes tens of seconds on a busy machine, and steps must keep their times.
         rank_of: returns the global rank of a log's origin, or None if unknown.
         measure: whether to read metrics from log lines. False for a trainer whose telemetry gives exact values.
         rules: the user's own metrics, as (name, regex).
-        late: whether the first read of a log finds old content, whose samples get the timestamps of their lines, or a
-            mark for a line without a timestamp.
+        late: whether the first read of a log finds old content. Its samples get their lines' timestamps, or a mark if
+            a line has no timestamp.
         on_agent: receives the raw bytes of AGENT logs, in the tail thread.
         arrivals: the index of when each log grew, which also shows what an earlier keeper had read, or None.
     """
@@ -175,7 +175,7 @@ class LogWatch:
         self._rank_reported = False
 
     def follow(self, key: LogKey, path: str, *, ended: bool = False) -> None:
-        """Start following a file, unless it is already followed. It may not exist yet. If `ended`, even text added later counts as old."""
+        """Start following a file, which may not exist yet. Repeated calls do nothing. If `ended`, even text added later is old."""
         if key.name not in self._keys:
             self._keys[key.name] = key
             self._before[key.name] = self._arrivals.end_of(key.name) if self._arrivals is not None else 0
@@ -391,7 +391,7 @@ class LogWatch:
     def _hints(
         self, key: LogKey, batch: Batch, now: float, told: set[int] | None
     ) -> Iterator[tuple[int, StepHint]]:
-        """Yield the state and offset of each progress bar redrawn after a line. `told` limits this to lines that end at its offsets."""
+        """Yield the state and offset of each bar redrawn after a line. If `told` is set, only lines ending at its offsets count."""
         place, before, told_before = self._wiped.pop(key.name, ((0, 0), b"", None))
         if place != (batch.generation, batch.offset):
             before = b""

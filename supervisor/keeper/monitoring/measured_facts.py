@@ -1,4 +1,4 @@
-"""The current attempt's instrumentation records: its batch, rates and times, and steps for a script that prints none.
+"""The current attempt's instrumentation records: batch, rates, times and, for a script that prints no steps, its steps.
 
 For the batch, samples and times, the process is authoritative, so its values replace those from logs. For the step,
 the script's own counter is authoritative if printed, because checkpoints are named after it. Counted steps are used
@@ -41,9 +41,9 @@ from supervisor.sources.telemetry import step_values
 from supervisor.text.redact import redact_argv
 
 LOOK_S, MOST_LOOK_S = 0.5, 300.0
-"""Seconds between derivations, each of which takes up to 55 ms and may journal 5 KB. The interval doubles every time."""
+"""First and longest seconds between derivations (doubled each time). Each takes up to 55 ms and may journal 5 KB."""
 SILENT_S: Final = 20.0
-"""Seconds after the first step by which a script that logs steps has logged one."""
+"""A script that logs no step within this many seconds after its first step is assumed to log none."""
 MOST_STEPS: Final = 4096
 LATE_S: Final = 2.0
 """Seconds by which the delay between a log line and the next count may vary. Counts come once a second."""
@@ -86,7 +86,7 @@ class MeasuredFacts:
         self._first_step_at: float | None = None
         self.steps: deque[tuple[float, float]] = deque(maxlen=MOST_STEPS)
         self._before = 0 if attempt == 1 else None
-        """Steps of earlier attempts, from the count in the optimizer's state, which continues across attempts."""
+        """Steps completed in earlier attempts, based on the count in the optimizer's state, which continues across attempts."""
         self._held: deque[tuple[dict[str, Any], StepSeen]] = deque(maxlen=MOST_STEPS)
         """Counted steps, held back until the logs have gone long enough without showing a step."""
         self._values: dict[int, dict[str, float]] = {}
@@ -341,7 +341,7 @@ class PlanCheck:
         self._record, self._emit, self._clock, self._env = record, emit, clock, env
         self._confirmed: Path | None = None
         self._saved: set[str] = set()
-        """Checkpoints that an earlier attempt was measured saving. If one of them is loaded, that is measured too."""
+        """Checkpoints whose saving was measured in an earlier attempt. If one of them is loaded, that is measured too."""
 
     def begin(self, number: int, paths: AttemptPaths) -> None:
         """Begin a new attempt."""
@@ -416,7 +416,7 @@ def changed_batch(state: RunState, view: AttemptState) -> BatchSpec | None:
 def _other(
     planned: BatchSpec, facts: Facts, micro: int | None, agreed: int | None
 ) -> tuple[Unread | None, int, str] | None:
-    """Return the setting that differs, its measured value and a description, or None as long as the plan holds."""
+    """Return the setting that differs, its measured value and a description, or None if everything matches the plan."""
     if micro is not None and micro != planned.micro_batch_per_rank:
         return Unread.MICRO, micro, f"micro-batch {micro}"
     if agreed is not None and agreed != planned.accumulation_steps:

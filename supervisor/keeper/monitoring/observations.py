@@ -17,7 +17,7 @@ LOSSES = frozenset({"loss", "val_loss"})
 MAX_LINE_BYTES = 1 << 16
 """The longest telemetry line that is parsed."""
 RECEIVE_S = 0.1
-"""Time to spend on observations per pass of a loop, in seconds. A flood of lines must not delay a stop or a request."""
+"""Seconds to spend on observations in each iteration of a loop. A flood of lines must not delay a stop or a request."""
 NOT_METRICS = frozenset({"memory_cap_bytes", "memory_limit_bytes"})
 ReportedEvent: TypeAlias = (
     ev.PhaseChanged | ev.TrainerReady | ev.CheckpointCommitted | ev.Advisory | ev.EvidenceSeen | ev.GpuFound
@@ -29,11 +29,11 @@ class StepSeen:
     """Metrics from one log line or telemetry record. `values` maps canonical names to numbers in base units.
 
     `rank` is None if unknown. `from_telemetry` marks the trainer's own telemetry, which is exact; log lines count only
-    without it. `drawn` marks a progress bar's state, `bar` a bar on its own line, `joined` a step taken from another
+    if there is none. `drawn` marks a progress bar's state, `bar` a bar on its own line, `joined` a step taken from another
     line or a bar. If `begins`, the bar has not counted anything yet, so its step is only its starting point (tqdm draws
     ``0/30`` before a resumed job jumps to 11). `log` is the log's name. `headed` means the epoch comes from a heading
     above, `evaluates` that the line is about an evaluation, and `plain_time` that the line does not say how many steps
-    its time covers. `measured` has instrumentation values, which take precedence. `again` means that an earlier keeper
+    its time covers. `measured` holds instrumentation values, which take precedence. `again` means that an earlier keeper
     had already read this line.
     """
 
@@ -55,9 +55,9 @@ class StepSeen:
 
 @dataclass(frozen=True, slots=True)
 class StepHint:
-    """The state of a progress bar that was wiped for a line and redrawn: the step at which the line was written.
+    """A progress bar that was cleared to print a line and then redrawn. Its state shows the step at which the line was printed.
 
-    `log` names the bar's log. `below` means the line is right above the bar; if not, it is in another log or comes later.
+    `log` names the bar's log. If `below`, the bar is directly below the line; if not, the line is in another log or later.
     """
 
     t: float

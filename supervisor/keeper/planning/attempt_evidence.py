@@ -99,7 +99,7 @@ def diagnose_attempt(context: RunContext, number: int, engine: Engine, *, whole:
 
 
 def evidence_of(attempts: Sequence[NodeAttempt], job: JobSpec, *, whole: bool = True) -> JobEvidence:
-    """Return the evidence of an attempt that has just ended: its records, and what the machine shows now.
+    """Return the evidence of an attempt that has just ended: its records and the machine's current state.
 
     `whole`: see `diagnose_attempt`.
     """
@@ -131,7 +131,7 @@ def recorded_evidence(
     kills_now: int | None = None,
     run_root: str = FROM_ATTEMPT,
 ) -> JobEvidence:
-    """Return an attempt's logs, exit codes, samples and journaled values from all of its nodes, the first node first.
+    """Return an attempt's logs, exit codes, samples and journaled values from all of its nodes, starting with the first.
 
     `whole`: see `diagnose_attempt`. `kills_now`: the kernel's current OOM-kill count on the first node. `run_root`: the
     run directory, as shown in the verdict's paths.
@@ -166,7 +166,7 @@ def recorded_evidence(
 
 
 def _machine_records(attempts: Sequence[NodeAttempt], kills_now: int | None) -> MachineRecords:
-    """Return the machines' own records of the attempt: out-of-memory kills, use of /dev/shm, GPU faults."""
+    """Return the machines' own records of the attempt: out-of-memory kills, /dev/shm usage and GPU faults."""
     own = attempts[0]
     samples = [_machine_samples(one) for one in attempts]
     counts = [[v["cgroup_oom_kills"] for v in values if "cgroup_oom_kills" in v] for values in samples]

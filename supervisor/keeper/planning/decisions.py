@@ -85,7 +85,7 @@ def next_answer(
 
 
 def _loses_nothing(record: RunFile, state: RunState, seen: BatchMeasured) -> bool:
-    """Check whether restarting from scratch loses nothing: no step was taken, and no checkpoint was loaded or is in the outputs."""
+    """Check whether a restart from scratch loses nothing: no step was taken and no checkpoint was loaded or left in the outputs."""
     job, now = state.answered_job(record.job), next_job(record.job, state)
     has_stepped = any(a.stepped for a in state.attempts)
     is_unseen = "no_step" in seen.how.get("accumulation", "")
@@ -101,7 +101,7 @@ def policy_input(
 ) -> PolicyInput:
     """Return everything that the policy considers after the latest attempt in `state`.
 
-    `on_disk` includes what is on disk now; it is False when an old decision is being explained.
+    If `on_disk`, this includes what is on disk now. It is False when an old decision is being explained.
     """
     job, now = state.answered_job(record.job), next_job(record.job, state)
     arguments = now.job.entry_args
@@ -169,7 +169,7 @@ def _code_hidden_by(job: JobSpec) -> str:
 
 
 def _loader(job: JobSpec, arguments: tuple[str, ...]) -> LoaderKnobs:
-    """Return the DataLoader settings from the current command line, or else from the original one."""
+    """Return the DataLoader settings from the current command line or, failing that, from the original one."""
     now = find_loader(arguments)
     return now if now.workers is not None else job.loader
 

@@ -243,10 +243,10 @@ def requested_change(
 
 
 def _with_pending(change: SpecChange, pending: SpecChange, state: RunState, now: NextJob) -> SpecChange:
-    """Add the change from a restart that is pending or that the user stopped in order to edit. The edited text contained it.
+    """Add the change from a restart that is pending or that the user stopped in order to edit. The edited text already contained it.
 
-    Other parts (variables, a config copy) are kept unless the user set them. Typed arguments override the pending batch if theirs
-    differs.
+    Other parts (variables, a config copy) are kept unless the user set them. The pending batch is dropped if the
+    typed arguments specify a different batch.
     """
     if not isinstance(state.condition, (Backoff, HeldOpen)):
         return change
@@ -289,7 +289,7 @@ def continuing(record: RunFile, state: RunState, env: Mapping[str, str], by: str
 def plan_continued(
     record: RunFile, state: RunState, run: RunPaths, env: Mapping[str, str], by: str
 ) -> tuple[LaunchPlan, str]:
-    """Return the plan for the attempt that would start if `by` continued the run and the reason for its changes.
+    """Return the plan for the attempt that would start if `by` continued the run, along with the reason for its changes.
 
     Raises:
         JobError: the plan cannot be made, for example because a secret is unknown here.
@@ -325,7 +325,7 @@ def write_plan(paths: AttemptPaths, plan: LaunchPlan) -> None:
 def planned_change(
     record: RunFile, state: RunState, run: RunPaths, node: NodePaths, env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return a diff from the latest launch to the next one; empty if nothing changes or there is no plan."""
+    """Return a diff from the latest launch to the next one. It is empty if nothing changes or there is no plan."""
     values: dict[str, Scalar] = {}
     try:
         plan = plan_next(record, state, run, node.attempt(len(state.attempts) + 1), env)

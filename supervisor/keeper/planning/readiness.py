@@ -1,4 +1,4 @@
-"""What a launch waits for: free GPU memory, a free port, space on the disk, a copy of its checkpoint, then its rendezvous.
+"""Checks what a launch must wait for: free GPU memory, a free port, disk space, a checkpoint copy, and then its rendezvous.
 
 The checks run in their own thread. A driver whose GPU just failed, or an unreachable file server, may never answer, and the
 keeper must still react to a stop.
@@ -232,7 +232,7 @@ def _checkpoint_bytes(saved: CheckpointCommitted) -> int:
 
 KEPT_NAME: Final = ".stoker-kept-"
 FICLONE: Final = 0x40049409
-"""The Linux ioctl that makes two files share blocks: on Btrfs, XFS, bcachefs, and overlays on top of these."""
+"""The Linux ioctl that makes two files share blocks. Btrfs, XFS, bcachefs, and overlays on top of these support it."""
 COPY_WAIT_S: Final = 0.5
 """Seconds the keeper's loop waits for a copy. A reflink takes milliseconds."""
 MOST_S: Final = 600.0
@@ -252,7 +252,7 @@ class KeptCopies:
         self._done_for: tuple[int, Decision] | None = None
 
     def ready(self, backoff: Backoff) -> bool:
-        """Check whether the next attempt may launch: its checkpoint has been copied or will not be. Poll until this returns True."""
+        """Check whether the next attempt's checkpoint has been copied or needs no copy, so it may launch. Poll until this is True."""
         state = self._ledger.state
         number = len(state.attempts) + 1
         if self._done_for == (number, backoff.decision):
@@ -354,7 +354,7 @@ def _remove(path: Path) -> None:
 
 
 RANKS_WAIT_S: Final = 10.0
-"""Seconds torchrun may need on a busy machine until node 0 is listening and the other nodes have found it."""
+"""Seconds that torchrun may need on a busy machine before node 0 is listening and the other nodes have found it."""
 PROBE_EVERY_S: Final = 5.0
 CODE: Final = "rendezvous"
 

@@ -211,7 +211,7 @@ def can_go_on(knobs: Knobs, newest: CheckpointCommitted | None) -> bool:
 
 
 def _path_flag(knobs: Knobs) -> str | None:
-    """Return the flag that accepts a checkpoint path, even if it usually gets a keyword for the latest checkpoint."""
+    """Return the flag that accepts a checkpoint path, even if it usually takes a keyword for the latest checkpoint."""
     if knobs.resume_path is not None or knobs.resume is None:
         return knobs.resume_path
     return knobs.resume if knobs.resume_value and takes_path(knobs.resume) else None
@@ -230,7 +230,7 @@ def _passed_over(
 def unsound_text(
     job: JobSpec, state: RunState, newest: CheckpointCommitted | None, *, on_disk: bool = True
 ) -> str:
-    """Explain why a restart would continue with NaN or Inf and what to move away, or return "" if an option selects the checkpoint."""
+    """Explain why a restart would load NaN or Inf and which files to move away, or return "" if an option selects the checkpoint."""
     knobs, losses = job.knobs, [a.lost_at for a in state.attempts if a.lost_at is not None]
     finds_own = (knobs.self_resuming or knobs.resume is not None) and _path_flag(knobs) is None
     bad = _passed_over(state, newest, on_disk=on_disk)
@@ -263,7 +263,7 @@ def batch_refusal(
 
 
 def _takes_old_batch(version: str) -> bool:
-    """Check whether this transformers version takes the micro-batch from the checkpoint rather than its arguments."""
+    """Check whether this transformers version takes the micro-batch from the checkpoint rather than from its arguments."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return found is None or OVERRIDES_BATCH_FROM <= (int(found[1]), int(found[2])) < OVERRIDES_BATCH_UNTIL
 

@@ -35,7 +35,7 @@ SEARCH_INTERVAL_S, TREE_INTERVAL_S = 0.2, 2.0
 """Seconds between process searches. The second value applies once all ranks are found or if their number is unknown."""
 CODE_WAIT_S = 0.1
 SETTLE_S = 0.5
-"""Seconds a command's leftovers get to exit on their own. Data workers notice when their parent exits."""
+"""Seconds that processes left behind by a command have to exit on their own. Data workers notice when their parent exits."""
 FINAL = frozenset({ev.StopWhy.REQUEST, ev.StopWhy.SIGNAL, ev.StopWhy.REQUEUE})
 """Reasons for stopping after which no new attempt is started."""
 _NOT_ASKED = frozenset(
@@ -119,12 +119,12 @@ class LiveAttempt:
         return self._over
 
     def ended_well(self) -> bool:
-        """Check whether the command exited with 0 on its own. Whatever remains of it is then left alone."""
+        """Check whether the command exited with 0 on its own. If so, any remaining processes are left alone."""
         self._look_for_exit()
         return self.exit is not None and self.exit.exit_code == 0 and self.stop_sequence is None
 
     def _look_for_exit(self) -> None:
-        """Record that the command has exited, and when. Its remaining processes then get `SETTLE_S`."""
+        """Record that the command has exited, and when. Its remaining processes then have `SETTLE_S` to exit."""
         if self.exit is None and (exit_status := self.child.poll()) is not None:
             self.exit, self._exit_mono = exit_status, self._clock.mono()
             self._next_search = self._exit_mono
@@ -344,7 +344,7 @@ class LiveAttempt:
                 return alive or list(self.child.roots())  # a frozen launcher outlives its children
 
     def _end(self, now: float) -> list[ev.Event]:
-        """Finish the attempt if it has ended. Return which processes are left and why."""
+        """Finish the attempt if it has ended. Return events that say which processes are left and why."""
         alive = self.alive()
         by_itself = self.stop_sequence is None and self.exit is not None and self.exit.exit_code == 0
         gone = self.exit is not None and (not alive or (by_itself and self._settled(now)))
@@ -388,7 +388,7 @@ KILL_WAIT_S = 5.0
 class StopSequence:
     """The steps that stop an attempt, from the intent to completion. Times are in monotonic seconds.
 
-    `can_ask` means that the trainer is known to check its stop file; `now` means skipping straight to SIGKILL.
+    If `can_ask`, the trainer is known to check its stop file. If `now`, the sequence skips straight to SIGKILL.
     """
 
     why: StopWhy
@@ -411,7 +411,7 @@ class StopSequence:
         return wanted
 
     def hurry(self) -> None:
-        """Make the request more urgent, with SIGKILL on the next tick."""
+        """Speed up the stop: send SIGKILL on the next tick."""
         self.now = True
 
     def _wanted(self, clock_s: float) -> StopStep | None:

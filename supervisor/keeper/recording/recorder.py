@@ -57,7 +57,7 @@ SPEAKER_WAIT_S = 2.0
 MAX_EARLY = 1000
 BEHIND_BYTES = 1 << 20
 BEHIND_S = 1.0
-"""Reading is behind if at least this many bytes stay unread for at least this long. Less is just fresh output."""
+"""Reading is behind if `BEHIND_BYTES` or more have been unread for at least this many seconds. Less is just fresh output."""
 log = logging.getLogger("stoker.keeper")
 
 
@@ -115,7 +115,7 @@ class _Memory:
 
 
 class Recorder:
-    """Writes what was observed in the current attempt. One per keeper, used only by its thread.
+    """Writes what was observed in the current attempt. Each keeper has one, used only by its thread.
 
     `backlog()` returns how much of the attempt's logs has been read, or None if nothing is being read. `redact` removes secrets
     as the journal does, so evidence recorded by an earlier keeper is recognized by its text. `apart_s()` is the current minimum

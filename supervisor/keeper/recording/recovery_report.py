@@ -23,7 +23,7 @@ from supervisor.run.state import AttemptState, RunState
 
 BLAMED = "instrument_off"
 LEAST_STEPS = FitSettings().steps
-"""Caches and the last shapes of a compiled graph show up only several steps after the first."""
+"""Minimum steps for judging memory. Caches and a compiled graph's last shapes appear only several steps after the first."""
 
 
 class RecoveryReport:
@@ -37,7 +37,7 @@ class RecoveryReport:
         self._comparison = ResumeComparison(context)
 
     def measure(self, state: RunState) -> None:
-        """Record whether the latest attempt continued the same training and its micro-batch fit, for the next plan and later runs."""
+        """Record, for the next plan and later runs, whether the latest attempt continued the same training run and its batch fit."""
         self._comparison.look(state, final=True)
         self._say_blame(state)
         view, job, now = state.attempts[-1], self._record.job, self._clock.wall()
@@ -216,7 +216,7 @@ class _Tables:
 
     @property
     def totals(self) -> tuple[int, int] | None:
-        """The total steps reported by the script, before and after."""
+        """The total number of steps that the script reports, before and after the restart."""
         old, new = self._totals.get(False), self._totals.get(True)
         return (old, new) if old is not None and new is not None else None
 

@@ -3,8 +3,8 @@
 Three logging habits make the step ambiguous:
 
 - The numbers are on one line and the step is on a separate bar. transformers.Trainer writes ``{'loss': …}`` to
-  stdout; its tqdm bar on stderr is wiped before and redrawn after. The state drawn after a wipe (a `StepHint`) is
-  exact; others may lag by tqdm's mininterval.
+  stdout; its tqdm bar on stderr is cleared before that line and redrawn after it. The redrawn state (a `StepHint`)
+  is exact; others may lag by tqdm's mininterval.
 - A counter restarts every epoch: Lightning's ``Epoch 3:  40%|…| 4/10`` is step 34. Keras puts a line ``Epoch 2/3``
   above each bar, and a bare ``for batch in tqdm(loader)`` shows no epoch.
 - A second bar, for an evaluation, runs inside the first. Its counter is not the training counter.
@@ -34,7 +34,7 @@ STEP_TIME = "step_time_s"
 HEADING = frozenset({EPOCH, "total_epochs"})
 BAR_ONLY = frozenset({"step", "total_steps", "eta_s", STEP_TIME})
 LOSSES_BESIDE = 2
-"""No training loss is printed while an evaluation's bar is drawn, so this many show that another training run has begun."""
+"""No training loss is printed while an evaluation's bar is drawn, so this many losses mean that another training run began."""
 SAME_TOTAL = 0.25
 """Epochs of one training run differ in length by less than this. A counter for the whole run goes at least twice as far."""
 MAX_COUNTERS = 16
@@ -49,7 +49,7 @@ class _Position(NamedTuple):
     epoch: float | None = None
 
     def begins_again(self, step: float, total: float) -> bool:
-        """Check whether a full counter began a new pass: it is now in its first half. A late rank's counter is near its end."""
+        """Check whether a full counter began a new pass, i.e. is in its first half. A late rank's counter would be near its end."""
         return self.step >= self.total and step <= total / 2
 
 
@@ -262,7 +262,7 @@ def _moved(values: dict[str, float], behind: float, total: float | None) -> dict
 
 
 def _overtaken(rank: _Rank, log: str) -> Iterator[StepSeen]:
-    """Yield samples still waiting for a step that a newer loss in their log already has. Later, they would pass for the latest."""
+    """Yield samples still waiting for a step that a newer loss in their log already has. Later, they would look current."""
     while rank.waiting and log and rank.waiting[0].seen.log == log:
         one = rank.waiting.popleft()
         yield _at(one.seen, one.before)

@@ -1,8 +1,8 @@
 """Follows a flagged silence: its rounds of stacks, why the attempt is not stopped, and the countdown to stopping it.
 
-Gathers the values for the rules (`policy.health.ending`), then journals and carries out their rulings. A silence ends on its own,
-is ended
-by a stop, or continues because the user chose to wait. A keeper that adopts the run continues where the previous one stopped.
+Gathers the values for the rules (`policy.health.ending`), then journals and carries out their rulings. A silence
+ends on its own, is ended by a stop, or continues because the user chose to wait.
+A keeper that adopts the run continues where the previous one stopped.
 """
 
 from __future__ import annotations

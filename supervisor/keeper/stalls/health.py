@@ -41,7 +41,7 @@ LOG_STEP_GAP_S = 0.05
 """Steps in one batch of a log are read at the same moment, so only gaps between batches count."""
 AWAY_S = 2.0
 RESET_STEPS = 10
-"""Ranks are never this many steps apart, so a counter that drops by more restarts every epoch."""
+"""Ranks are never this many steps apart, so a counter that drops by more must restart every epoch."""
 STRAGGLER_INTERVAL_S = 10.0
 
 
@@ -200,7 +200,7 @@ class Health:
             self._paces.returned_s = max(self._paces.returned_s, lasted_s)
 
     def _is_past(self, t: float) -> bool:
-        """Check whether an earlier keeper saw time `t`. False after files are read again, as clocks may differ."""
+        """Check whether an earlier keeper saw time `t`. Always False once the logs have been reread, because clocks may differ."""
         is_known = self._past_t is not None and t <= self._past_t
         return is_known and self._clock.mono() < self._replayed
 

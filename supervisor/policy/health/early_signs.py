@@ -68,7 +68,7 @@ class Creep:
             self._points.append((t, value))
 
     def full_in_s(self, limit: float) -> float | None:
-        """Extrapolate the seconds until the level reaches `limit`. Return None if it is steady or has too few readings."""
+        """Estimate how many seconds remain until the level reaches `limit`, or return None if it is steady or has too few readings."""
         if len(self._points) < POINTS // 2:
             return None
         points = list(self._points)
@@ -87,7 +87,7 @@ class Creep:
 
 MEMORY_UNEXPECTED = "memory_unexpected"
 MUCH_OFF = 0.25
-"""The deviation to report, as a fraction of the expected memory. Caches, a context and fragmentation account for about 10%."""
+"""The deviation to report, as a fraction of expected memory. Caches, a context and fragmentation alone cause about 10%."""
 
 
 def unexpected_memory(trial: MemoryTrial, expected_bytes: int) -> Advice | None:

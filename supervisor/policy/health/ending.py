@@ -46,14 +46,14 @@ class Silence:
     Attributes:
         settings: the limits, and whether the user allows hangs to be ended.
         silent_s: time since the last new output, or since the last progress if the user set the limit.
-        act_s: the silence after which it may be ended, from the pace, settings and earlier silences or the user. None means
-            never.
+        act_s: how long a silence must last before it may be ended, based on the pace, the settings and earlier silences, or
+            set by the user. None means never.
         asked: whether the user set that limit, in which case it does not matter what the ranks are doing.
         group_timeout_s: the timeout of the job's process groups, if it is longer than PyTorch's default.
         stepped: whether this attempt has completed a step.
         kept: whether the user chose to keep waiting.
         blind: what is known about each rank that has no Python stack.
-        seen, here, world: ranks in the latest round of stacks (0 if none yet), on this node, and in the job, or None if unknown.
+        seen, here, world: number of ranks in the latest round of stacks (0 if none), on this node, and in the job, or None.
         waiting: whether any rank is waiting for others, in a collective or in DDP's backward pass.
         late: the ranks that the others are waiting for.
         alike_s: time between the first and last of the identical rounds, or 0 if there is only one.

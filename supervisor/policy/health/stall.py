@@ -5,10 +5,10 @@ phase, or an evaluation counter that goes up (``12/50``). *Output* is progress, 
 heartbeat is not. A rank's own CPU time counts for neither clock, because a rank waiting in NCCL spins on a core.
 
 - A stall is *flagged* after max(flag_s, 3 x pace) without progress. A line that is news restarts this timer, within
-  limits. New or early words (an evaluation's prose) do so until max(300 s, 10 x pace) after the last progress.
-  Repeated words (an evaluation's lines, or a rank reporting that it waits) do so until 5 times the flagging time.
-  Once a stall is flagged, only new words clear it. The first evaluation, save or compilation that a line announces
-  has no known pace, so its limit is 60 s.
+  limits. New or early text (such as evaluation output) does so until max(300 s, 10 x pace) after the last
+  progress. Repeated text (an evaluation's lines, or a rank reporting that it is waiting) does so until 5 times the
+  flagging time. Once a stall is flagged, only new text clears it. The first evaluation, save or
+  compilation that a line announces has no known pace, so its limit is 60 s.
 - A stall may be *ended* after max(act_s, 10 x pace, 3 x the longest silence that the run recovered from) without output.
 - With both ``--end-hangs`` and ``--hang-timeout S``, it is ended after S seconds without progress, starting at the
   first completed step. During an evaluation, checkpoint or compilation (reported, announced by a line, or visible
@@ -19,7 +19,7 @@ heartbeat is not. A rank's own CPU time counts for neither clock, because a rank
 Each line is reduced to its *template*: its words without digits. A template becomes familiar in a log once it has
 been printed both before and after a step. Its usual interval is the average time between two such lines. A familiar
 template is news only if it comes more than twice as often as usual, or within half its interval after the last
-step. One evaluation thus does not make the next familiar.
+step. One evaluation thus does not make the next one familiar.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from supervisor.run.events import Phase
 
 TEMPLATE_BYTES: Final = 300
 MOST_TEMPLATES: Final = 4096
-"""Limit across all logs of an attempt. In prose, every line is a new template, so unfamiliar ones are dropped first."""
+"""Maximum across all logs of an attempt. In prose, every line is a new template, so unfamiliar ones are dropped first."""
 FASTER: Final = 2.0
 SPARE: Final = 2.0
 """A familiar template may come `FASTER` times as often as usual, plus `SPARE` lines to allow for uneven batches."""
@@ -173,7 +173,7 @@ class Output:
 
 KEPT = 1024
 MIN_GAPS = 5
-"""Fewer gaps say little, because the first two or three are warm-up."""
+"""Fewer gaps than this say little, because the first two or three are warm-up."""
 
 
 class Stage(StrEnum):
@@ -225,8 +225,8 @@ _PHASE_STAGES = {
 AGAIN_FACTOR = 2.0
 """After a stall ends on its own, the next one in its stage is flagged only if it lasts this many times longer."""
 PATIENT_FACTOR = 5.0
-"""Stalls may last this many times longer in stages whose pace says the least. A startup that loads a checkpoint or
-compiles may take far longer than the one before.
+"""Stalls may last this many times longer in stages whose pace is the least reliable guide. A startup that loads a checkpoint
+or compiles may take far longer than the previous one.
 """
 _PATIENT = frozenset((Stage.START, Stage.COMPILE))
 FRESH_S, FRESH_FACTOR = 300.0, 10.0
@@ -239,7 +239,7 @@ MOVED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Limits on a stall. `pace_s` is the 99th percentile behind them (0 if the user set them). If `act_s` is None, never end it."""
+    """Limits on a stall, based on the 99th percentile `pace_s` (0 if set by the user). If `act_s` is None, it is never ended."""
 
     stage: Stage
     pace_s: float
@@ -262,7 +262,7 @@ class Activity:
 class StallWatch:
     """Follows one attempt's progress and output. Times are monotonic seconds on a single clock.
 
-    `paces` outlives the attempt, so the next one starts with its paces and with the silences that ended.
+    `paces` outlives the attempt, so the next attempt starts with its paces and the silences that ended.
 
     Attributes:
         phase: the attempt's phase, as far as it has been reported.
@@ -323,7 +323,7 @@ class StallWatch:
             self._hold(now)
 
     def announce(self, phase: Phase, since: float | None = None) -> None:
-        """Note an unreported phase that a line or the stacks show, until the next step. `since` defaults to the last progress."""
+        """Note an unreported phase that a line or the stacks reveal (ends at the next step). `since` defaults to the last progress."""
         stage = _PHASE_STAGES.get(phase)
         if self.stepped and stage is not None and self._announced is None:
             self._announced = stage, since if since is not None else self._progress

@@ -1,7 +1,7 @@
 """Finds the rank that slows the others down, even though all ranks look equally slow.
 
 With DDP, every rank's step takes as long as the slowest rank's, because the others wait for it in the gradient
-exchange. Printed step times therefore cannot tell the ranks apart. What counts is the time a rank spends before the
+exchange. Printed step times therefore cannot distinguish the ranks. What counts is the time a rank spends before the
 exchange: its wait for data, and the time between its steps according to telemetry. For a script without telemetry,
 the instrumentation measures this time in each rank.
 """
@@ -16,21 +16,21 @@ from statistics import median
 from supervisor.policy.health.early_signs import Advice
 
 WINDOW, LEAST = 30, 10
-"""How many of a rank's newest steps are compared, and how many rows each rank must have.
+"""How many of a rank's latest steps are compared, and how many rows each rank must have.
 
-Of measured rows, which come once a second, `LEAST` are compared, so a rank that turns slow is found after some six seconds.
+Only `LEAST` measured rows, which come once a second, are compared, so a rank that slows down is found in about 6 s.
 """
 SHARE = 0.2
 """A rank is slow if it alone accounts for this fraction of every step."""
 NAMED_SHARE = 0.15
-"""The fraction for a rank that is already reported as slow. It is lower, so the report does not come and go."""
+"""The fraction for a rank already reported as slow. It is lower so that the report does not come and go."""
 MET = 0.8
 """Ranks that wait for each other have steps of about the same length."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRank:
-    """The rank that the others wait for. It costs them `lost_s` of every step, and a step takes `step_s`."""
+    """The rank that the others are waiting for. It costs them `lost_s` of every step, and a step takes `step_s`."""
 
     rank: int
     lost_s: float

@@ -121,7 +121,7 @@ class State(NamedTuple):
     `evaluated` means that the previous report was on held-out data. `in_call` and `in_summary` are the maximum number of
     lines left in the block, or 0 outside a block. `only_loss` is the loss that counts as the total because its lines had no
     other loss ("focal_loss"), or None once the log prints a total or another kind of loss, which makes them parts.
-    `pairs_are_epochs` says whether a nameless `[1/15]` counts epochs, or None until known.
+    `pairs_are_epochs` says whether an unnamed `[1/15]` counts epochs. It is None until that is known.
     """
 
     header: Header | None = None
@@ -204,7 +204,7 @@ def _of_validation(parsed: Parsed, message: str, state: State) -> tuple[Parsed, 
 
 
 def _of_pair(parsed: Parsed, text: str, state: State) -> tuple[Parsed, State]:
-    """Read `[1/15]` without a name as epochs if no epochs are named and the first, before a set's loss, is 0/N or 1/N, N <= MAX_EPOCHS."""
+    """Read unnamed pairs (`[1/15]`) as epochs if no epochs are named and the first pair with a train or test loss is 0/N or 1/N, N <= MAX_EPOCHS."""
     by_field = {one.field: one for one in parsed.readings}
     if Field.EPOCH in by_field:
         return parsed, state._replace(pairs_are_epochs=False)

@@ -1,4 +1,4 @@
-"""Interprets values whose names do not reveal their meaning: pairs such as `a/b`, and nameless numbers."""
+"""Interprets values that no name identifies: pairs such as `a/b`, and unlabeled numbers."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ _MOST_DIGITS = 9
 
 
 def nameless(text: str, token: Token, place: int, *, alone: bool, evaluates: bool) -> Reading | None:
-    """Interpret a nameless value from its unit, the next word or its position. Return None if that fails.
+    """Interpret an unnamed value from its unit, the next word or its position. Return None if that fails.
 
     Args:
         text: the masked line.

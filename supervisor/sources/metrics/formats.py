@@ -1,4 +1,4 @@
-"""Formats of specific programs that print values without a name, so only the position says what a value means."""
+"""Formats of specific programs that print values without names, so only a value's position shows what it means."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def parse_line(text: str, *, in_record: bool = False, evaluates: bool = False) -
 
 
 def _as_of_message(found: Found, begin: int) -> Found:
-    """If both report a field, prefer the message's value. The bar's is a mean or one step old. Epoch summaries have no step."""
+    """Prefer the message's values over the bar's, which are means or one step old. An epoch summary has no step."""
     of_message = {one.field: one for one in found.readings if one.start >= begin and one.field}
     is_of_epoch = Field.EPOCH in of_message and of_message[Field.EPOCH].conversion == WHOLE
     sums_up = is_of_epoch and Field.STEP not in of_message and Field.LOSS in of_message

@@ -189,7 +189,7 @@ def _reports(line: _Line) -> bool:
 def _sort_times(
     best: dict[str, Reading], own: dict[str, Reading], masked: str, *, has_bar: bool, in_record: bool
 ) -> None:
-    """Decide what each time measures: next to a step, never an epoch; otherwise, the summarized epoch or something unknown."""
+    """Decide what each time measures. Next to a step, it is never an epoch; otherwise, it is the summarized epoch or unknown."""
     is_within_epoch = Field.STEP in best or has_bar
     has_loss = Field.LOSS in best or Field.VAL_LOSS in best
     sums_up = (
@@ -215,7 +215,7 @@ def _keep_own(own: dict[str, Reading], reading: Reading) -> None:
 
 
 def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
-    """Return the step reading if it may count samples or steps: "batch=8", "batch 8 accum 4", or "steps 90" beside only whole numbers."""
+    """Return the step reading if it may count samples or steps: "batch=8", "batch 8 accum 4", or "steps 90" with only whole numbers."""
     steps = [reading for reading in readings if reading.field == Field.STEP]
     others = [reading for reading in readings if reading.field not in {Field.STEP, Field.RANK}]
     if len(steps) != 1 or not others or not (bare := _BARE_COUNT.search(masked, 0, steps[0].start)):
@@ -230,7 +230,7 @@ def _size_of_batch(readings: list[Reading], masked: str) -> Reading | None:
 
 
 def _talks(line: _Line) -> bool:
-    """Check whether a line has numbers but no report, or names a stage: a nameless pair and then an action ("[1/6] Loading data (dt=0.05s)")."""
+    """Check whether a line has numbers but reports nothing, or names a stage: an unnamed pair, then an action ("[1/6] Loading data (dt=0.05s)")."""
     best, masked = line.best, line.masked
     first = min((reading.start for reading in best.values()), default=len(masked))
     talks = _TALK.search(masked[:first]) or _TALK_ANYWHERE.search(masked)
@@ -271,7 +271,7 @@ def _chosen(
 
 
 def rivals(readings: list[Reading], one: Reading) -> bool:
-    """Check whether a partial loss appears beside other partial losses, so none of them is the total."""
+    """Check whether a partial loss appears alongside other partial losses, in which case none of them is the total."""
     return any(
         other is not one
         and (
@@ -313,7 +313,7 @@ def _is_lone_counter(best: dict[str, Reading], masked: str) -> bool:
 
 
 def _stands_alone(best: dict[str, Reading]) -> bool:
-    """Check for measurements that need no step: throughput, MFU, GPU memory, a current learning rate, a time named or measured per step."""
+    """Check for values that need no step: throughput, MFU, GPU memory, gradient norm, current learning rate or named step time."""
     rate = best[Field.LR].name.lower() if Field.LR in best else ""
     is_current = "current" in rate or "当前" in rate or rate.startswith(("train/", "optim/"))
     timed = best.get(Field.STEP_TIME)

@@ -138,7 +138,7 @@ class Bar(NamedTuple):
 
 @lru_cache(maxsize=4)
 def find_bar(text: str, *, in_row: bool = False) -> Bar | None:
-    """Return the first bar in a masked line. With `in_row`, the bar ends a row of a training table and needs no words."""
+    """Return the first bar in a masked line. If `in_row`, the bar comes last in a training table's row and needs no words."""
     for pattern in _BARS:
         match = pattern.search(text)
         if match is not None:
@@ -175,7 +175,7 @@ class _Drawn:
         self.counts_samples = is_of_epoch and self.is_hinted
 
     def evaluates(self) -> bool:
-        """Check whether this is an evaluation bar, judging by the words before it or because all its losses are on held-out data."""
+        """Check whether this is an evaluation bar, judging by the words before it or by losses that are all on held-out data."""
         if _EVALUATION_LED.match(self.described):
             return True
         if _EVALUATION.search(self.described) and not _METRIC_HINT.search(self.described):

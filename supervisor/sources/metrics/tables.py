@@ -95,7 +95,7 @@ def _whole(cell: str) -> str:
 
 
 def _heads_readings(cells: list[str], style: str) -> bool:
-    """Check whether column names stand for readings: a counter beside another field, or several scores."""
+    """Check whether column names stand for readings: a counter next to another field, or several scores."""
     if sum(_VALUED.search(cell) is not None for cell in cells) >= 2:
         return False  # names with their values beside them
     meanings = [meaning(_plain(cell)) for cell in cells]
@@ -169,7 +169,7 @@ def _cell_of_row(name: str, raw: str, start: int, *, is_first: bool, names: tupl
 
 
 def _one_of_each(readings: list[Reading]) -> tuple[Reading, ...]:
-    """Keep one column per field: the highest rank, or the first if tied. If all losses are parts, keep none of them."""
+    """Keep one column per field: the first of those with the highest rank. If all losses are parts, keep none of them."""
     best: dict[str, Reading] = {}
     for reading in readings:
         if reading.field not in best or reading.rank > best[reading.field].rank:

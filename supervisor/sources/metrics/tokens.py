@@ -528,7 +528,7 @@ def message_start(text: str) -> int:
 
 
 def logged_behind(text: str, masked: str, begin: int) -> int | None:
-    """Return the start of the first logger line after `begin` (at a masked time or level), or None if there is none."""
+    """Return the start of the first logger line after `begin`, found by its time or level in `masked`, or None."""
     found = _LOGGED.search(masked, begin)
     return found.start() if found is not None and message_start(text[found.start() :]) else None
 

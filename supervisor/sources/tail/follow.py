@@ -240,7 +240,7 @@ class FollowedFile:
         return batches, False
 
     def backlog(self) -> tuple[int, int]:
-        """Return the bytes read and the total. Any thread may call this, so it does not use the open file, which may be closed.
+        """Return how many bytes were read and the total. Any thread may call this, so the open file is not used: it may be closed.
 
         If the file was renamed or removed while being read, its size at the last check also counts.
         """
@@ -355,7 +355,7 @@ class FollowedFile:
         return text
 
     def _idle(self) -> list[Batch]:
-        """Handle a check that found nothing new. Return a pending state after 0.2 s of silence."""
+        """Handle a check that found nothing new. After 0.2 s without new data, return the pending state, if any."""
         if self._quiet or time.monotonic() - self._last_byte < 0.2:
             return []
         self._quiet = True

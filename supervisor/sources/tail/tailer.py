@@ -39,7 +39,7 @@ class Backlog(NamedTuple):
 
 @dataclass(slots=True)
 class Drain:
-    """A request to read to the end. `then` is called on the tail thread afterward.
+    """A request to read all logs to their ends. `then` is called on the tail thread afterward.
 
     `complete` is true if everything present at the start was read, and false if reading was aborted or failed.
     """
@@ -111,7 +111,7 @@ class Tailer:
         self._waker.poke()
 
     def ask_drain(self, then: Callable[[], None] = lambda: None) -> Drain:
-        """Read every log to its current end and deliver partial last lines, because the writers are gone or quiet.
+        """Request that every log be read to its current end, including partial last lines, as the writers are gone or quiet.
 
         Returns immediately; the result's `done` is set when the drain is finished. Call this before the stop event is set.
         """

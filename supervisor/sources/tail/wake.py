@@ -148,7 +148,7 @@ class Waker:
             self._inotify.remove_callbacks([(watch.descriptor, CallbackId(id(watch)))])
 
     def note_change(self, path: str) -> None:
-        """Request a check of this path, from watchdog's thread. Does not poke again while a poke is pending."""
+        """Request a check of this path. Called from watchdog's thread. Does not poke again while a poke is pending."""
         if path not in self._changed:
             self._changed.add(path)
             self.poke()

@@ -67,7 +67,7 @@ class ConsoleSettings:
     """Where and how the console view writes its lines. If `stdout` is None, they go only to the file.
 
     If `as_json`, stdout gets journal lines and only the file gets text. `least` is the lowest level to print (a key of
-    `LEAST`); the file gets all levels. `redactor` hides environment secrets that an older stoker may have journaled.
+    `LEAST`); the file gets all levels. `redactor` hides environment secrets that an older version may have journaled.
     """
 
     stdout: TextIO | None
@@ -81,7 +81,7 @@ class ConsoleSettings:
 class ConsoleView:
     """Console view of a run. A thread reads the run directory and prints its events.
 
-    If `only_news` is true, skip earlier events. Otherwise, print the latest events of a long journal (all, in JSON mode).
+    If `only_news` is true, skip earlier events. Otherwise, print the latest events of a long journal (or all in JSON mode).
     """
 
     def __init__(

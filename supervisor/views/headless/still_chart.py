@@ -47,7 +47,7 @@ def draw(
 ) -> str:
     """Plot the points as text, with one curve per attempt. Return "" if there are fewer than two points.
 
-    Points are thinned to `MAX_POINTS` bucket means, all a terminal can show. If a step is missing, plot by index.
+    Points are thinned to `MAX_POINTS` bucket means, as many as a terminal can show. If a step is missing, plot by index.
     """
     if len(points) < 2:
         return ""

@@ -120,7 +120,7 @@ def _attempt_story(attempt: AttemptState, run: RunPaths) -> list[str]:
 
 
 def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState) -> str:
-    """Describe an attempt's checkpoint and first step. Return "" if it made no step or if no earlier attempt did."""
+    """Describe an attempt's checkpoint and first step. Return "" if the attempt, or every earlier one, made no steps."""
     if attempt.missed is not None:
         return english.sentence("moment", "resume_missed", values_of(attempt.missed))
     if attempt.resumed_step is not None:
@@ -245,7 +245,7 @@ def _trial_rows(
 def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
     """Yield each GPU that the attempt used, with its peak usage and its capacity in bytes.
 
-    In containers, memory is not attributed to processes, so use the total if there is only one GPU or its usage grew.
+    In containers, memory is not attributed to processes, so total usage counts if there is only one GPU or its usage grew.
     """
     series = run.node().series
     most, early = highest(series, GPU, attempt), at_first(series, GPU, attempt, USED)
@@ -258,7 +258,7 @@ def _gpus(run: RunPaths, attempt: int) -> Iterator[tuple[str, float, float]]:
 
 
 def step_time_s(run: RunPaths, attempt: int) -> float | None:
-    """Return an attempt's seconds per step, or None if it has fewer than three. Excludes the first (compilation, warm-up)."""
+    """Return an attempt's seconds per step, excluding the first (compilation, warm-up), or None for fewer than three steps."""
     reader = SeriesReader(run.node().series, METRICS)
     times: dict[float, float] = {}
     while samples := reader.read():

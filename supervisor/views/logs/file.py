@@ -80,7 +80,7 @@ class TextLine(NamedTuple):
 
 
 class LogFile:
-    """A file that is open for reading. In a replay, `full_size` includes content after the current moment.
+    """A file that is open for reading. In a replay, `full_size` includes content written after the current time.
 
     Args:
         path: the log; it need not exist yet.
@@ -110,7 +110,7 @@ class LogFile:
             self._fd = -1
 
     def limit(self, size: int) -> None:
-        """Limit the file to its size at a moment in a replay. Takes effect at the next `refresh`."""
+        """Limit the file to the size it had at some point in a replay. Takes effect at the next `refresh`."""
         self._limit = size
 
     def refresh(self) -> Change:

@@ -155,7 +155,7 @@ def place_before(streams: Sequence[Stream], place: Place, most: int) -> Place:
 
 
 def _upward(index: int, stream: Stream, place: int) -> Iterator[tuple[float, int, int]]:
-    """Yield a log's lines before a position, nearest first, with keys that sort the latest of all logs first."""
+    """Yield a log's lines before a position, nearest first. Their keys sort the latest line across all logs first."""
     for line in stream.backward(place):
         yield -stream.order(line), -index, line.offset
 

@@ -132,7 +132,7 @@ class OpenLogs:
         return place
 
     def _learn_sizes(self) -> None:
-        """Tell every log the size of the largest rank log, to detect untimed logs that were written all at once."""
+        """Set every log's `most_bytes` to the size of the largest rank log, to detect untimed logs that were written all at once."""
         sizes = (stream.file.full_size for stream in self.streams if stream.ref.who != AGENT)
         most_bytes = max(sizes, default=0)
         for stream in self.streams:
@@ -158,7 +158,7 @@ class OpenLogs:
         return self._indexes[key]
 
     def _limit(self, stream: Stream, recorded_t: float) -> None:
-        """Limit a log to what existed at the current moment of a replay."""
+        """Limit a log to what existed at the current time in a replay."""
         stream.file.limit(stream.offset_at(recorded_t))
 
     def _refs(self, attempts: Sequence[AttemptState]) -> Iterator[LogRef]:
@@ -280,7 +280,7 @@ class OpenLogs:
         return Tally(sum(stream.total for stream in included), _done(included))
 
     def found(self, place: Place | None) -> Tally:
-        """Return the number of search matches. If `place` is given, include which match starts there."""
+        """Return the number of search matches. If `place` is given, include the ordinal of the match that starts there."""
         before = _before(self.finders, place) if place is not None else None
         total = sum(finder.total for finder in self.finders)
         ordinal = before + 1 if before is not None else None

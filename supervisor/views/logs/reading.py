@@ -29,7 +29,7 @@ class LogAt(msgspec.Struct, frozen=True):
         attempt: attempt number, from 1, or None for the latest.
         step: training step of the line.
         t: wall time in seconds, used if no line has that step.
-        is_any_day: whether `t` is only a time of day; the latest day that includes it is used.
+        is_any_day: whether `t` is only a time of day; the latest day on which it occurs is used.
         path: the file, or None for the one under the cursor. `line` (from 1) or `offset` (in bytes) is a position in it.
         text: text of the line in a verdict.
     """
@@ -45,7 +45,7 @@ class LogAt(msgspec.Struct, frozen=True):
 
 
 def log_facts(state: RunState, nodes: Sequence[NodeLogs] = ()) -> list[tuple[object, ...]]:
-    """Return the state that determines which logs exist, when they were written, and whether they still grow."""
+    """Return the state that determines which logs exist, when they were written, and whether they are still growing."""
     return [
         (number, each.is_over, a.number, a.ranks, a.started_t, a.ended_t, a.quiet_since)
         for number, each in [(None, state), *((node.number, node.state) for node in nodes[1:])]

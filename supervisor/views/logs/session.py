@@ -1,7 +1,7 @@
 """The reader thread of a view, which owns the viewport, moves it on request, and builds pages.
 
-A request is a callable that takes the viewport. The thread handles requests one at a time, and a new
-request aborts one that is taking long. Between requests, it counts lines and matches chunk by chunk.
+A request is a callable that takes the viewport. The thread handles requests one at a time, and a
+long-running request is aborted when a new one arrives. Between requests, it counts lines and matches chunk by chunk.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Request: TypeAlias = Callable[[LogViewport], Answer | None]
 
 @dataclass(frozen=True, slots=True)
 class Scroll:
-    """A request to scroll by `rows` (negative: up). Consecutive requests are added up."""
+    """A request to scroll by `rows` (negative is up). Consecutive requests are combined."""
 
     rows: int
 
@@ -90,7 +90,7 @@ class LogSession:
         self._asked.set()
 
     def tell(self, *facts: Request) -> None:
-        """Pass on changes to the run or the TUI. They never interrupt a request and are never aborted themselves."""
+        """Inform the thread of changes in the run or the TUI. They never interrupt a request and are never aborted themselves."""
         with self._asking:
             self._requests.extend((fact, True) for fact in facts)
         self._asked.set()

@@ -19,7 +19,7 @@ AGENT = "agent"
 
 
 class Tone(Enum):
-    """How a line is highlighted. This is a guess from its wording, never a verdict."""
+    """How a line is highlighted. This is a guess based on its wording, never a verdict."""
 
     PLAIN = "plain"
     WARN = "warn"
@@ -78,7 +78,7 @@ def logs_of(
 def split_rank(text: str, who: str) -> tuple[str, str]:
     """Return a line's writer and the line without its rank prefix. `who` is the file's writer.
 
-    In a shared log, a rank that the script's own logger prints after the time and level also counts, but is kept.
+    In a shared log, a rank that the script's own logger prints after the time and level also counts, but stays in the line.
     """
     if text[:1] not in {"[", "("} and who not in {AGENT, ""}:
         return who, text

@@ -115,7 +115,7 @@ class Stream:
         return split_rank(clean(data[at : stop if stop >= 0 else len(data)]), self.ref.who)[0]
 
     def forward(self, offset: int) -> Iterator[TextLine]:
-        """Yield the matching lines from `offset` on."""
+        """Yield the matching lines that start at or after `offset`."""
         if self.is_excluded:
             return
         if self.is_whole:

@@ -67,7 +67,7 @@ class LogViewport:
     def update(
         self, state: RunState, recorded_t: float | None = None, nodes: tuple[NodeLogs, ...] = ()
     ) -> None:
-        """Update the run's state. During a replay, pass the state at the recorded moment."""
+        """Update the run's state. During a replay, pass the state at the current time in the recording."""
         before = [stream.ref for stream in self.logs.streams]
         self._place = self.logs.update(state, recorded_t, self._place, nodes, keep=not self._following)
         after = [stream.ref for stream in self.logs.streams]
@@ -262,7 +262,7 @@ class LogViewport:
         return offset
 
     def _to_time(self, t: float, *, is_any_day: bool) -> None:
-        """Go to the first lines at `t` (estimated for logs without times). If `is_any_day`, `t` is a time on the latest day."""
+        """Go to the first lines at `t` (estimated for logs without times). If `is_any_day`, use that time on the latest day."""
         filled = [stream for stream in self.logs.included if stream.file.size]
         if is_any_day and filled:
             newest = max(stream.written_t for stream in filled)
@@ -291,7 +291,7 @@ class LogViewport:
             self._following, self._cursor, self._cause_at = True, None, None
 
     def _step_line(self, step: float) -> tuple[int, TextLine, float] | None:
-        """Find the log and line for a step, or for the next later one. Steps only increase, so bisection works."""
+        """Find the log and line of a step or, failing that, of the nearest later step. Steps only increase, so bisection works."""
         nearest: tuple[int, TextLine, float] | None = None
         for index, stream in enumerate(self.logs.streams):
             file = stream.file
@@ -319,7 +319,7 @@ class LogViewport:
             self._notes.append("that line is filtered out: here is the nearest that is kept")
 
     def _go_near(self, index: int, line: TextLine) -> bool:
-        """Go to a line or, if the query hides it, the next visible line, else the last one before. Return False if none."""
+        """Go to a line. If the query hides it, go to the next visible line, or else the last one before. Return False if none."""
         streams = self.logs.streams
         if next(streams[index].forward(line.offset), None) != line:
             place = self._beside(index, line, in_order=False)
@@ -349,7 +349,7 @@ class LogViewport:
     # -- searching ---------------------------------------------------------------------------------------
 
     def show(self, query: Query, cursor: Row | None = None) -> None:
-        """Filter the lines, keeping the line under the cursor or, if it is hidden, the next visible one in time."""
+        """Filter the lines, keeping the cursor's line in view. If it is now hidden, go to the next visible line in time."""
         before = self.logs.streams
         self._place = self.logs.filter_by(query, self._place)
         if self.logs.streams is not before:  # the query may have opened logs of other nodes

@@ -1,6 +1,6 @@
 """Turns samples into what a view shows: tracks, latest readings, and pace. Reads no files.
 
-`views.model.reader` feeds it samples as a run directory grows, `views.model.replay` as recorded time advances.
+`views.model.reader` feeds it samples as a run directory grows; `views.model.replay` does so as recorded time advances.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AXIS_FIELDS = frozenset(
     ["step", "total_steps", "epoch", "total_epochs", "epoch_step", "epoch_steps", "eta_s", *se.CONTEXT]
 )
 LONGEST_STEP_S = 4 * 3600.0
-"""A longer printed step time must be the time since the start. In 400 real logs, no step took half an hour."""
+"""A printed step time longer than this must be the time since the start. In 400 real logs, no step took half an hour."""
 TOGETHER_S = 0.5
 
 
@@ -114,7 +114,7 @@ class _Keyed:
 
 
 class Readings:
-    """Latest readings of a node's GPUs, ranks and machine, without history for remote nodes (possibly hundreds of ranks)."""
+    """The latest readings of a node's GPUs, ranks and machine. Remote nodes, possibly with hundreds of ranks, get no history."""
 
     def __init__(self, *, with_history: bool) -> None:
         self._with_history = with_history
@@ -239,7 +239,7 @@ class Gatherer:
             self._lost.append(point)
 
     def _is_trainings(self, name: str, sample: Sample) -> bool:
-        """Check whether a speed was logged by training. If speeds appear next to a loss, lines without one are from evaluation."""
+        """Check whether a speed is from training. If speeds appear next to a loss, lines without a loss are from evaluation."""
         if "loss" in sample.v:
             self._beside_loss.add((sample.a, name))
             return True

@@ -147,7 +147,7 @@ class SnapshotReader:
         return changed
 
     def _look_around(self) -> bool:
-        """Check what does not show up as file growth: a live keeper, the run directory, run.json."""
+        """Check for changes that file growth does not reveal: in the keeper, the run directory or run.json."""
         now = self._monotonic()
         if now < self._alive_due:
             return False

@@ -111,11 +111,11 @@ class ReplayClock:
     """A clock of recorded time that runs `speed` times as fast as wall time and can pause or jump. Thread-safe.
 
     Args:
-        start_t: the first moment, in wall seconds.
-        end_t: the last moment, where the clock stops.
+        start_t: the time at which the recording starts, in wall-clock seconds.
+        end_t: the time at which the recording ends and the clock stops.
         speed: recorded seconds per second, or None to choose one that suits the length.
         monotonic: the clock that drives this one.
-        waits: whether to wait at the first moment until `begin`, so that nothing plays before the user can see it.
+        waits: whether to wait at the start until `begin` is called, so that nothing plays before the user can see it.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ReplayClock:
             self._waits = False
 
     def now(self) -> float:
-        """Return the current moment of the recording, in wall seconds."""
+        """Return the current time in the recording, in wall-clock seconds."""
         with self._lock:
             return self._now()
 
@@ -165,7 +165,7 @@ class ReplayClock:
             self._paused = not self._paused and not at_end
 
     def seek(self, t: float) -> None:
-        """Jump to a moment in the recording."""
+        """Jump to a time in the recording."""
         with self._lock:
             self._set(t)
 
@@ -188,7 +188,7 @@ class ReplayClock:
 
 
 class ReplayReader:
-    """Returns what a `reader.SnapshotReader` would have returned at the clock's moment. Not thread-safe."""
+    """Returns what a `reader.SnapshotReader` would have returned at the clock's current time. Not thread-safe."""
 
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         self._recording = recording
@@ -205,7 +205,7 @@ class ReplayReader:
         self._rewind()
 
     def refresh(self) -> Snapshot:
-        """Return the run's state at the clock's current moment."""
+        """Return the run's state at the clock's current time."""
         now = self._clock()
         back = now < self._at
         if back:

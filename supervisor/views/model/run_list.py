@@ -86,19 +86,19 @@ def rate_of(command: Sequence[str]) -> str:
 
 
 def newest_rate(state: RunState, command: Sequence[str]) -> str:
-    """Return the learning rate of the latest attempt, which may differ from the command's after a restart."""
+    """Return the latest attempt's learning rate. After a restart, it may differ from the one in the command."""
     return rate_of(state.attempt.argv if state.attempt is not None and state.attempt.argv else command)
 
 
 def batch_of(batch: BatchSpec | None) -> str:
-    """Format an attempt's global batch, or ``8 a rank`` if the rank count is unknown. Return "" if there is no batch."""
+    """Format an attempt's global batch, or the batch per rank (``8 a rank``) if the rank count is unknown, or "" if none."""
     if batch is None:
         return ""
     return str(batch.global_batch) if batch.ranks_known else f"{batch.global_batch} a rank"
 
 
 def note_of(state: RunState, listed: tuple[float, str] = (0.0, "")) -> str:
-    """Return the user's latest note on a run (key m) with secrets hidden, or "" if there is none.
+    """Return the user's latest note on a run (added with the m key), with secrets hidden, or "" if there is none.
 
     `listed` is the time and text of the note stored in the index once the run is over.
     """
@@ -125,7 +125,7 @@ def watched_word(state: RunState, *, live: bool) -> str:
 
 
 def short_reason(verdict: Verdict) -> str:
-    """Return a column-sized failure reason: error name and message, usage error, user's own error, signal, or else the class."""
+    """Return a failure reason short enough for a column: the error (named, usage or the user's own), a signal, or the class."""
     title = verdict.plain_title
     if verdict.signature or (verdict.failure in PLAIN_ERRORS and _NAMED.match(title)):
         return title
@@ -158,7 +158,7 @@ class RunRow:
 
     @cached_property
     def history(self) -> str:
-        """The failure classes, once each, then the latest verdict (``cuda_oom→healthy``), even if the run was stopped later."""
+        """Each failure class once, followed by the latest verdict (``cuda_oom→healthy``), even if the run was stopped later."""
         return self._after_earlier(self.failure)
 
     @cached_property
@@ -173,12 +173,12 @@ class RunRow:
 
     @property
     def keeper_alive(self) -> bool:
-        """Whether a keeper is alive. Same name as in a snapshot."""
+        """Whether a keeper is alive. A snapshot uses the same name."""
         return self.live
 
     @property
     def word(self) -> str:
-        """The state in a single word: the outcome, the current activity, or that the keeper is gone."""
+        """The state in a single word: the outcome, the current activity, or "no_keeper" if the keeper is gone."""
         condition = self.state.condition
         if word := watched_word(self.state, live=self.live):
             return word
@@ -201,16 +201,16 @@ class RunRow:
 
     @property
     def step(self) -> int | None:
-        """The last step of the latest attempt that made any."""
+        """The last step of the latest attempt that made any steps."""
         return self.state.last_step
 
     @property
     def is_cut(self) -> bool:
-        """Whether the latest attempt's logs were only partly read. If so, it got further than the last step that was read."""
+        """Whether the latest attempt's logs were only partly read. If so, the attempt went beyond the last step that was read."""
         return self.state.attempt is not None and self.state.attempt.has_unread
 
     def duration_s(self, now: float) -> float | None:
-        """Return the total duration of the run's attempts in seconds, as the header shows it."""
+        """Return the total duration of the run's attempts in seconds, as shown in the header."""
         return self.state.elapsed_s(self.state.now(now), has_keeper=self.live)
 
 
@@ -423,7 +423,7 @@ def filtered(
     """Return the rows that match every term: text, regexes, comparisons, days (``today``, ``yesterday``, ``2026-11-26``).
 
     Text and regexes search ID, name, state, failures, note and command. ``:`` and ``=`` compare strings; ``:`` also
-    matches within words. Unknown values are never less or greater. Days are local start dates. `shown`: see `RunRow.word`.
+    matches within words. Unknown values match no ``<`` or ``>``. Days are local start dates. See `RunRow.word` for `shown`.
     """
     try:
         words = list(words_of(typed, FIELDS))

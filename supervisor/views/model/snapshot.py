@@ -80,14 +80,14 @@ class Node(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True):
     """The current state of a run.
 
-    `metrics` maps series names to points, and `smoothed` belongs to the loss. `loss_name` is the log's own name for
+    `metrics` maps series names to points; `smoothed` holds the smoothed loss. `loss_name` is the log's own name for
     the value shown as the loss, if there are several losses and no total. `series` has every metric in full under its
     own name. `lost` holds the latest non-finite losses, and `lost_since` is the first one not followed by a finite loss.
     For each series whose latest value is non-finite, `odd` gives the attempt and how the value was written.
     `keeper_alive` means that a keeper holds the lock; `gone` means that the run directory was removed. `misplaced` is
     the notice for a directory other than the one where the run was started, or "". `pace` holds the latest attempt's most
     recent gaps between logged steps, and `pace_s` is their median in seconds per step. `gpu_util` and `gpu_memory` are
-    ratios over all of this node's devices. `recorded_t` is the current moment of a replay. `nodes` lists all nodes of
+    ratios over all of this node's devices. `recorded_t` is the current time in a replay. `nodes` lists all nodes of
     a multi-node run, node 0 first, and is otherwise empty. All other fields describe node 0.
     """
 
@@ -167,7 +167,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def epoch_time_s(self) -> tuple[float | None, bool]:
-        """The latest epoch time. A derived time is a median, so a single evaluation does not skew it."""
+        """The latest epoch time, and whether it was derived. A derived time is a median, so a single evaluation does not skew it."""
         track, is_derived = self.epoch_times
         if is_derived:
             known = track[-NEWEST_EPOCHS:] if len(track) >= LEAST_EPOCHS else ()

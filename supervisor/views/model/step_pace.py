@@ -107,7 +107,7 @@ class Pace:
         self._of: tuple[int, bool] = (0, False)
 
     def add(self, t: float, step: float, attempt: int, *, by_clock: bool = False) -> None:
-        """Add a step logged at `t`, in wall seconds. If `by_clock` is true, `t` is the timestamp in the line."""
+        """Add a step logged at `t`, in wall-clock seconds. If `by_clock` is true, `t` is the timestamp in the line."""
         if not (math.isfinite(t) and math.isfinite(step)):
             return
         if (attempt, by_clock) != self._of:
@@ -133,7 +133,7 @@ class Pace:
             self._gaps.append(single(t, step, gap_s, attempt))
 
     def forget(self) -> None:
-        """Start over, because the next step does not directly follow the last one."""
+        """Start over. Called when the next step does not directly follow the last one."""
         self._from = self._at = None
 
     @property

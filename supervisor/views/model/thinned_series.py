@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 class Point(NamedTuple):
     """A sample, or several merged into one.
 
-    `t` (wall seconds), `step`, `epoch`, `number` (index among the readings) and `line_t` come from the latest sample.
-    If `late`, it was read well after it was written: `t` is when it was read, and `line_t` the time in the line, if any.
+    `t` (wall-clock seconds), `step`, `epoch`, `number` (index among the readings) and `line_t` come from the latest sample.
+    If `late`, it was read well after it was written: `t` is when it was read, and `line_t` is the time in the line, if any.
     """
 
     t: float
@@ -84,7 +84,7 @@ class Whole:
         return self._view
 
     def _merge(self) -> None:
-        """Merge light points, then points twice as heavy, etc., until 1/8 is free. Merging all pairs overthins early points."""
+        """Merge light points, then points twice as heavy, etc., until 1/8 is free. Merging every pair would overthin early points."""
         newest = max(1, self._cap // 4)
         first, older, newer = self._points[:1], self._points[1:-newest], self._points[-newest:]
         samples = sum(point.weight for point in older)

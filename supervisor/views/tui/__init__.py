@@ -1,1 +1,1 @@
-"""The terminal app, a view that reads a run directory and only writes requests into it."""
+"""The terminal app, a view that reads a run directory and writes nothing but requests into it."""

@@ -1,6 +1,6 @@
 """The app: a screen showing one run directory, and the thread that reads it.
 
-Quitting never stops a run. The app only reads, and sends its requests to a keeper.
+Quitting never stops a run. The app only reads data and sends requests to a keeper.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class StokerApp(ThemedApp):
     Args:
         run: the run directory, or None for the list of runs.
         read_only: if true, no requests can be sent.
-        known: returns the runs to list, newest first; called in the reading thread.
+        known: returns the runs to list, latest first; called in the reader thread.
         scope: which runs to list initially.
         adopter: adopts a run whose keeper died.
         continuer: starts the next attempt of a finished run.
@@ -258,7 +258,7 @@ class StokerApp(ThemedApp):
             self._signs.take(snapshot, now, recorded=recorded)
 
     def on_unmount(self) -> None:
-        """Stop the reading threads."""
+        """Stop the reader threads."""
         self._signs.close()
         for number in SIGNALS if self.takes_signals else ():
             asyncio.get_running_loop().remove_signal_handler(number)
@@ -292,14 +292,14 @@ class StokerApp(ThemedApp):
         await self._keys.passed(message)
 
     def _show_moment(self, dashboard: Dashboard, snapshot: Snapshot) -> None:
-        """Show a run's latest data, then let the reading thread continue."""
+        """Show a run's latest data, then let the reader thread continue."""
         if self.is_running and dashboard is self._dashboard:
             dashboard.take(snapshot)
             self._sign()
             self._feeders[-1].taken()
 
     def _show_list(self, runs: RunList) -> None:
-        """Show the list of runs, then let the reading thread continue."""
+        """Show the list of runs, then let the reader thread continue."""
         if not self.is_running or self.browser is None or self._dashboard is not None:
             return
         if not self.browser.is_mounted:
@@ -309,7 +309,7 @@ class StokerApp(ThemedApp):
         self._feeders[-1].taken()
 
     def _report_trouble(self, text: str) -> None:
-        """Show an error from the reading thread."""
+        """Show an error from the reader thread."""
         if self.is_running and self._dashboard is not None:
             self._dashboard.tell(Answer(text, False))
         elif self.is_running:
@@ -348,7 +348,7 @@ class StokerApp(ThemedApp):
     # -- the one screen with a reading thread --------------------------------------------------------------
 
     def _submit(self, job: Callable[[], None]) -> None:
-        """Run a job in the reading thread."""
+        """Run a job in the reader thread."""
         self._feeders[-1].submit(job)
 
     def _list(self) -> None:
@@ -401,7 +401,7 @@ class StokerApp(ThemedApp):
         self._list()
 
     def _read_with(self, feeder: Feeder[Any]) -> None:
-        """Start a new reading thread. The previous one exits on its own and is joined when the app exits."""
+        """Start a new reader thread. The previous one exits on its own and is joined when the app exits."""
         if self._feeders:
             self._feeders[-1].ask_to_stop()
         self._feeders.append(feeder)

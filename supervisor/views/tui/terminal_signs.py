@@ -27,14 +27,14 @@ NO_SEQUENCES = frozenset(["linux", "dumb"])
 
 
 class TerminalSigns:
-    """Sets the terminal title and alerts the user, once when an attempt fails and once when the run finishes.
+    """Sets the terminal title and alerts the user once when an attempt fails and once when the run finishes.
 
     Args:
         appearance: the settings.
         env: the environment; ``TERM``, ``TMUX`` and ``STY`` reveal what sits between stoker and the terminal.
         write: writes to the terminal.
         tr: translates into the user's language.
-        calls: whether news may trigger an alert. False when a recording is replayed.
+        calls: whether alerts are allowed; false when a recording is being replayed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TerminalSigns:
         self._last: object = None
 
     def take(self, snapshot: Snapshot | None, now: float, *, recorded: bool = False) -> None:
-        """Process a snapshot of the open run, or None while the run list is open. Old or `recorded` news triggers no alert."""
+        """Process a snapshot of the open run, or None while the run list is open. Old or `recorded` events trigger no alert."""
         self._entitle("stoker" if snapshot is None else title_of(snapshot, now, self._tr))
         if snapshot is None:
             self._run = ""

@@ -72,7 +72,7 @@ class Kinds(Formatter):
 
 
 def end_of_request(attempt: AttemptState) -> str:
-    """Return ``stopped by ada`` or ``restarted by ada``, in English, or "" if no request ended the attempt."""
+    """Return English text such as ``stopped by ada`` or ``restarted by ada``, or "" if no request ended the attempt."""
     if attempt.stop is None or not attempt.ended_on_request:
         return ""
     word = "restarted" if attempt.stop.why is StopWhy.RESTART else "stopped"
@@ -80,14 +80,14 @@ def end_of_request(attempt: AttemptState) -> str:
 
 
 def failing_text(attempt: AttemptState, failing: RankFailing) -> str:
-    """Return ``rank 1 died`` or ``rank 1 is exiting``, in English; without ranks, the subject is ``the process``."""
+    """Return English text such as ``rank 1 died`` or ``rank 1 is exiting``. If no ranks are known, it says ``the process``."""
     known = attempt.ranks.get(failing.local_rank)
     gone = failing.sign is FailureSign.GONE or (known is not None and known.exited)
     return f"{_who(failing) if attempt.ranks else 'the process'} {'died' if gone else 'is exiting'}"
 
 
 def failing_line(event: RankFailing, who: str = "", launcher: str = "the launcher") -> str:
-    """Return a line such as ``rank 1 died: CUDA out of memory; waiting for torchrun to end``. For `who`, see `failing_text`."""
+    """Return a line such as ``rank 1 died: CUDA out of memory; waiting for torchrun to end``. `who` replaces ``rank 1 died``."""
     who = who or f"{_who(event)} {'died' if event.sign is FailureSign.GONE else 'is exiting'}"
     why = _short(event.text)
     if not why and event.exit_code is not None:
@@ -119,14 +119,14 @@ def values_of(event: Event) -> dict[str, object]:
 
 
 def unread_text(of: AttemptState | AttemptEnded | Progress) -> str:
-    """Return ``log read to 120 of 600 MB``, in English, or "" if reading is complete or has caught up."""
+    """Return English text such as ``log read to 120 of 600 MB``, or "" if reading is complete or has caught up."""
     if not isinstance(of, Progress):
         return read_to(of.log_read_bytes, of.log_size_bytes)
     return read_to((of.log_bytes or 0) - of.lag_bytes, of.log_bytes) if of.lag_bytes else ""
 
 
 def reading_ratio(state: RunState) -> float | None:
-    """Return how much of a watched log's backlog has been read, as a ratio, or None if reading is keeping up."""
+    """Return the fraction of a watched log's backlog that has been read, or None if reading is keeping up."""
     progress = state.progress
     if state.mode != "observed" or progress is None or not progress.lag_bytes or not progress.log_bytes:
         return None
@@ -134,7 +134,7 @@ def reading_ratio(state: RunState) -> float | None:
 
 
 def is_unread(state: RunState) -> bool:
-    """Check whether a watched log has not been checked yet. It may still be growing or may have gone quiet long ago."""
+    """Check whether a watched log is still unread. It may be growing, or it may have gone quiet long ago."""
     attempt = state.attempt
     if state.mode != "observed" or attempt is None or attempt.log_checked or attempt.ended_t is not None:
         return False
@@ -142,7 +142,7 @@ def is_unread(state: RunState) -> bool:
 
 
 def reading_text(state: RunState) -> str:
-    """Return ``reading 231 MB, 37 %`` (English) for a watched log or old journal, ``reading`` if unchecked, "" if caught up."""
+    """Return e.g. ``reading 231 MB, 37 %`` for a watched log or old journal, ``reading`` if it is unread, or "" if caught up."""
     if is_unread(state):
         return "reading"
     ratio, size_bytes = reading_ratio(state), state.progress.log_bytes if state.progress is not None else None
@@ -156,7 +156,7 @@ def reading_text(state: RunState) -> str:
 
 
 def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> str:
-    """Say where an attempt ended: ``step 1 200``, ``epoch 3.5``, ``before its first step``, or "". The latest ended at `step`."""
+    """Return where an attempt ended, e.g. ``epoch 3.5`` or ``before its first step``, or "". The latest one ended at `step`."""
     if reading_ratio(state) is not None:
         return ""  # the reading position is not the end
     is_newest = state.attempt is not None and attempt.number == state.attempt.number
@@ -168,18 +168,18 @@ def place_of_end(state: RunState, step: int | None, attempt: AttemptState) -> st
 
 
 def checkpoint_place(saved: CheckpointCommitted) -> str:
-    """Return ``at step 1 200``, or ``about step 1 200, by its time`` if the name has no step. In English."""
+    """Return English text such as ``at step 1 200``, or ``about step 1 200, by its time`` if the name has no step."""
     return step_place(fm.whole(saved.step), saved.step_by_time)
 
 
 def resume_place(state: RunState, step: int) -> str:
-    """Describe the checkpoint that an attempt was to resume from; see `checkpoint_place`."""
+    """Describe the checkpoint that an attempt was supposed to resume from, in the format of `checkpoint_place`."""
     steps = {saved.step_by_time for saved in state.checkpoints if saved.step == step}
     return step_place(str(step), steps == {True})
 
 
 def step_place(step: str, by_time: bool) -> str:
-    """Describe a checkpoint's step, which is exact if it came from the name and estimated if it came from the time."""
+    """Describe a checkpoint's step, which is exact if taken from its name and approximate if estimated from its time."""
     return f"about step {step}, by its time" if by_time else f"at step {step}"
 
 
@@ -192,7 +192,7 @@ def counter_text(seen: BatchMeasured) -> str:
 
 
 def epoch_text(state: RunState) -> str:
-    """Return ``epoch 3.5 / 10`` for a log without steps, or "" if it has no epochs either."""
+    """Return text such as ``epoch 3.5 / 10`` for a log without steps, or "" if it has no epochs either."""
     progress = state.progress
     if progress is None or progress.epoch is None:
         return ""

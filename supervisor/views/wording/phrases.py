@@ -66,13 +66,13 @@ def of_project(path: str, folder: str | None) -> str:
 
 
 def _writer(ranks: Iterable[RankState], path: str) -> RankState | None:
-    """Return the rank that writes a file, or None if there is none or more than one."""
+    """Return the rank that writes to a file, or None if there is no such rank or more than one."""
     found = [r for r in ranks for name in (r.stdout, r.stderr) if name and _is_same(path, name)]
     return found[0] if len(found) == 1 else None
 
 
 def _is_same(path: str, name: str) -> bool:
-    """Check whether a verdict's path refers to a rank's file, however the path of the run directory is written."""
+    """Check whether a verdict's path refers to a rank's file, regardless of how the path of the run directory is written."""
     if posixpath.isabs(name):
         return path == name
     return path == name or path.endswith(f"/{name}")

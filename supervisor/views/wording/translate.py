@@ -126,10 +126,10 @@ class _Template(NamedTuple):
 class Translator:
     """Translates sentences by looking them up in a catalog, whole or by template, and caches the results.
 
-    In a key, a placeholder matches any text, but a one-letter name matches a number (no letters), ``span`` and ``age``
-    a duration, ``place`` a word, and ``call`` one clause; ``word(s)`` is singular or plural. In a value, ``{name}`` is
-    the text and ``{name:t}`` its translation, if any; without one, ``{name:!}`` prevents a match. Without an entry,
-    clauses joined by `` · ``, ``;``, ``:`` or ``,`` are translated separately, keeping outer punctuation and spaces.
+    In a key, a placeholder matches any text, but a one-letter name matches a number (no letters), ``span`` and ``age`` a
+    duration, ``place`` a word, and ``call`` a clause. ``word(s)`` is singular or plural. In a value, ``{name}`` is the text
+    and ``{name:t}`` its translation, if any; ``{name:!}`` requires a translation. Without an entry, clauses joined by
+    `` · ``, ``;``, ``:`` or ``,`` are translated separately, keeping outer punctuation and spaces.
     """
 
     def __init__(self, entries: Mapping[str, str]) -> None:

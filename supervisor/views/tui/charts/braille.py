@@ -223,7 +223,7 @@ def draw_area(
 def ticks(
     low: float, high: float, most: int, *, least: float = 0.0, steps: Sequence[float] = ()
 ) -> list[float]:
-    """Return up to `most` round numbers in the bounds, spaced by one of `steps`, or by 1, 2 or 5 × 10**n (>= `least`)."""
+    """Return up to `most` round numbers between `low` and `high`, spaced by one of `steps`, or 1, 2 or 5 × 10**n (>= `least`)."""
     span = high - low
     if span < LEAST_SPAN or most < 1 or not math.isfinite(span):
         return [low] if math.isfinite(low) else []
@@ -237,13 +237,13 @@ def ticks(
 
 
 def time_ticks(low_s: float, high_s: float, most: int) -> list[float]:
-    """Return at most `most` round times within the bounds, spaced by seconds, minutes, hours or days."""
+    """Return up to `most` round times between `low_s` and `high_s`, spaced by seconds, minutes, hours or days."""
     days = math.ceil((high_s - low_s) / (86400 * most)) * 86400.0
     return ticks(low_s, high_s, most, steps=(*TIME_STEPS_S, days, 2 * days))
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return at most `most` values in the bounds: 1, 2 and 5 times powers of ten, or just the powers if those are too many.
+    """Return up to `most` values between `low` and `high`: 1, 2 and 5 × powers of ten, or only the powers if that is too many.
 
     Bounds less than half a decade apart are nearly linear, so they use `ticks`.
     """

@@ -1,7 +1,7 @@
 """Curves with axes, including a window, a cursor that reads values, and marks (pure).
 
 The x axis shows steps, epochs, times from the log, or reading numbers. If a log is read after it was written, the
-time of reading means nothing, so no axis shows it. An axis is available if nearly all points have a value, the
+time it was read is meaningless, so no axis shows it. An axis is available if nearly all points have a value, the
 values differ, and they never drop sharply within an attempt, as a counter that restarts each epoch does.
 """
 
@@ -142,7 +142,7 @@ def _known(track: Track, axis: Axis) -> tuple[int, float, float] | None:
 
 
 def _within_epochs(track: Track, values: list[float]) -> list[float]:
-    """Spread the readings of each whole epoch over that epoch. The last epoch is spaced like the one before."""
+    """Spread readings logged with a whole epoch number over that epoch. The last epoch is spaced like the one before."""
     if any(value % 1 for value in values):
         return values  # the log has fractional epochs
     found: list[float] = []
@@ -293,7 +293,7 @@ def plot(
         marks: the events to mark.
         circles: individual values, such as a validation loss.
         lost: non-finite points, drawn at the top edge: a cross for NaN, otherwise the infinity sign.
-        start_t: where a time axis starts, in wall seconds.
+        start_t: where a time axis starts, in wall-clock seconds.
         axis_cells: minimum width of the y axis including its numbers, to align stacked charts.
     """
     tracks = [*(curve.points for curve in curves), lost]

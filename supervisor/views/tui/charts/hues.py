@@ -74,7 +74,7 @@ def run_letter(at: int) -> str:
 
 
 def series_style(name: str) -> TextStyle:
-    """Return the accent for losses, the second hue for speed and time, or the foreground for anything else."""
+    """Return the style for a series: the accent for losses, the second hue for speed and time, else the foreground."""
     if _LOSS.search(name):
         return TextStyle.LOSS
     return TextStyle.PACE if _PACE.search(name) else TextStyle.PLAIN

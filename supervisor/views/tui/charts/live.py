@@ -40,7 +40,7 @@ class LossPanel(ChartPanel):
         return (snapshot.metrics["loss"], snapshot.lost) if snapshot is not None else ()
 
     def titles(self) -> tuple[Row, Row]:
-        """Return the title and the readout, which shows the values at the cursor or, without a cursor, the latest values."""
+        """Return the title and the readout, which shows the values at the cursor, or the latest values if there is no cursor."""
         if self.view is None:
             return EMPTY, EMPTY
         snapshot = self.view.snapshot
@@ -210,12 +210,12 @@ class UsePanel(Panel):
 
 
 def _beside_loss(snapshot: Snapshot) -> Track:
-    """Return the validation losses, unless the chart is already showing them as its loss."""
+    """Return the validation losses, or no points if the chart is already showing them as its loss."""
     return snapshot.metrics["val_loss"] if snapshot.loss_name != "val_loss" else ()
 
 
 def not_finite(snapshot: Snapshot) -> str:
-    """Say when the loss became non-finite and its last finite value, or "" if it is finite or the log is still being read."""
+    """Report when the loss became non-finite and what it was before. Return "" if it is finite or the log is still being read."""
     first = snapshot.lost_since
     if first is None or not snapshot.is_current(first.attempt) or reading_ratio(snapshot.state) is not None:
         return ""
@@ -235,7 +235,7 @@ def start_of(state: RunState, tracks: Iterable[Track]) -> float:
 
 
 def attempt_marks(state: RunState) -> list[Mark]:
-    """Return marks for failures, later attempts and changes of the printed loss, newest first so their labels are kept.
+    """Return marks for failures, later attempts and changes in which loss is printed, newest first so their labels are kept.
 
     While an old log is still being read, there are no marks, because its last line has not been read yet.
     """

@@ -73,7 +73,7 @@ class ChartPanel(Panel, can_focus=True):
         return [*found, *([self.tr("zoomed, 0 shows all")] if self.look.window is not None else [])]
 
     def closes(self) -> str:
-        """Return a label for what Esc clears, or "" if nothing is set. The cursor and the window go together."""
+        """Return a label for what Esc clears, or "" if nothing is set. The cursor and the window are cleared together."""
         if self.look.cursor is not None:
             return "clear cursor"
         return "whole range" if self.look.window is not None else ""
@@ -83,7 +83,7 @@ class ChartPanel(Panel, can_focus=True):
         raise NotImplementedError
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Check whether a key is available. Esc and Enter are passed to the screen if they do nothing here."""
+        """Check whether a key is available. If Esc and Enter would do nothing here, they are passed to the screen."""
         if action == "plain":
             return bool(self.closes())
         if action == "choose":
@@ -108,7 +108,7 @@ class ChartPanel(Panel, can_focus=True):
         return True
 
     def action_cursor(self, way: int) -> None:
-        """Move the cursor to the farthest point within one column, or to the next point. It starts at the latest point."""
+        """Move the cursor to the farthest point within one column, or else to the next point. It starts at the latest point."""
         whole, plot = extent(self.look, self.tracks()), self.plotted
         if whole is None or plot is None:
             return

@@ -223,14 +223,14 @@ class Requests:
                 return name in self.possible
 
     def is_early(self, event: events.Event) -> bool:
-        """Check whether a key arrived before the run's first data. Such keys have to wait."""
+        """Check whether a key was pressed before the run's first data arrived. Such keys have to wait."""
         if isinstance(event, events.Key) and event.key in LEAVING:
             return False
         is_unread = self.panes.snapshot is None or not self.panes.screen.is_mounted
         return is_unread and time.monotonic() - self._made_t < FIRST_READ_S
 
     def explain(self, event: events.Key) -> bool:
-        """Explain why a request key is not available now. Return whether the key is a request key."""
+        """Explain why a request key is not available now. Return True if the key is a request key."""
         name, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
         if name is None:
             return False
@@ -298,7 +298,7 @@ class Requests:
         ask_over(self.panes.screen, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
-        """Add a note to the timeline, or to this user's index if the run has finished and its folder is no longer written to."""
+        """Add a note to the timeline. A finished run's folder is no longer written to, so its notes go into this user's index."""
         run, text, snapshot = self._access.client.run, words.strip(), self.panes.snapshot
         if text and snapshot is not None and snapshot.state.is_over:
             self._change_index(lambda: f"noted: {give_note(run, text, os.environ)}")
@@ -321,7 +321,7 @@ class Requests:
         self._change_index(named)
 
     def _change_index(self, change: Callable[[], str]) -> None:
-        """Change this user's index in the reading thread, then report what `change` returns or why it failed."""
+        """Change this user's index in the reader thread, then report what `change` returns or why it failed."""
 
         def act() -> None:
             try:

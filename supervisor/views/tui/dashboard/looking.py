@@ -137,7 +137,7 @@ class Looking:
     # -- other runs ----------------------------------------------------------------------------------------
 
     def open_beside(self, others: Callable[[], Sequence[RunPaths]]) -> None:
-        """Show the metrics with the curves of other runs in each chart. `others` is called in the reading thread."""
+        """Show the metrics with the curves of other runs in each chart. `others` is called in the reader thread."""
         from supervisor.views.tui.pages.metrics import load_other
 
         def load() -> None:
@@ -254,7 +254,7 @@ class Looking:
             self.session.tell(lambda view: view.keep_cause(line))
 
     def take(self, answer: lc.Answer) -> None:
-        """Show what the reading thread has delivered."""
+        """Show what the reader thread has delivered."""
         match answer:
             case lc.Page() as page:
                 self._logs.take(page)
@@ -306,11 +306,11 @@ class Looking:
         self._logs.toggle_follow()
 
     def action_rank(self, way: int) -> None:
-        """Cycle the log through all ranks, only rank 0, only rank 1 and so on."""
+        """Cycle the log through all ranks, then rank 0 alone, rank 1 alone and so on."""
         self._logs.next_rank(way)
 
     def action_node(self, way: int) -> None:
-        """Cycle the log through all nodes, only node 0, only node 1 and so on."""
+        """Cycle the log through all nodes, then node 0 alone, node 1 alone and so on."""
         if self.panes.snapshot is not None:
             self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
 

@@ -225,7 +225,7 @@ class Panes:
         self.notice.say(answer.text, style)
 
     def report(self, answer: Answer) -> None:
-        """Show the result of a request. Called from the reading thread."""
+        """Show the result of a request. Called from the reader thread."""
         self.screen.app.call_later(self.tell, answer)
 
     # -- arrangement ---------------------------------------------------------------------------------------

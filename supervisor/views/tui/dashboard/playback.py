@@ -92,7 +92,7 @@ class Playback:
                 self._panes.offer()
 
     def seek(self, t: float) -> None:
-        """Jump to a moment."""
+        """Jump to a time in the recording."""
         self.clock.seek(t)
         self._moved()
 

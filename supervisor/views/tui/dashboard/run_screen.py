@@ -124,7 +124,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self.looking.session.stop()
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show a new snapshot of the run as soon as the panes exist."""
+        """Show a new snapshot of the run once the panes exist."""
         if not self._is_composed:
             self._first = snapshot
             return
@@ -158,7 +158,7 @@ class Dashboard(KeyScreen, Screen[None]):
             self.app.notify(tr_of(self)(COUNTDOWNS[due]), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
-        """Handle a delivery from the reading thread. Drop it if this screen is not running yet; it will be requested again."""
+        """Handle a delivery from the reader thread. Drop it if this screen is not running yet; it will be requested again."""
         if self.is_running:
             self.call_later(self.looking.take, answer)
 
@@ -184,7 +184,7 @@ class Dashboard(KeyScreen, Screen[None]):
         self._offer()
 
     def on_panel_keys_changed(self) -> None:
-        """Update the footer after the available keys or the target of Esc change."""
+        """Update the footer when the available keys change or Esc gets a new target."""
         self._offer()
 
     def on_ranks_panel_folded(self, _message: RanksPanel.Folded) -> None:
@@ -314,7 +314,7 @@ class Dashboard(KeyScreen, Screen[None]):
         return own
 
     def _footer_place(self, wanted: str, inner: list[Hint]) -> Callable[[Hint], int]:
-        """Return the sort key for hints: the recommended key; help, Esc and Enter; a page's own keys; then the rest."""
+        """Return the sort key for hints: the recommended key first, then help, Esc and Enter, a page's own keys, and the rest."""
         has_card = self.snapshot is not None and shows_failure(self.snapshot)
 
         def place(hint: Hint) -> int:

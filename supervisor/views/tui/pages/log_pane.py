@@ -54,7 +54,7 @@ def _whole(key: str, action: str, word: str, tooltip: str) -> Binding:
 
 
 class LogPanel(WheelPanel):
-    """The log pane, which follows new lines live. As a full page (`is_whole`), it has a cursor, a selection and line numbers."""
+    """The log pane, which follows new lines. As a full page (`is_whole`), it has a cursor, a selection and line numbers."""
 
     number = 4
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -186,7 +186,7 @@ class LogPanel(WheelPanel):
         self._session, self._notice = session, notice
 
     def ask(self, request: Request) -> None:
-        """Send a request, which the session answers with a page."""
+        """Send a request to the session, which answers with a page."""
         self._forget_remark()
         if self._session is not None:
             self._session.ask(request)
@@ -260,7 +260,7 @@ class LogPanel(WheelPanel):
         return keys if self.is_whole else []
 
     def closes(self) -> str:
-        """Return a label for what Esc closes here: a selection, or a pending search once search and filter are cleared."""
+        """Return a label for what Esc closes here: a selection, or a running search if no search or filter is set."""
         if self.mark is not None:
             return "end selection"
         return "give up" if self.is_looking and not self.searched and not self.lines_query else ""
@@ -374,7 +374,7 @@ class LogPanel(WheelPanel):
         return self.page is not None and self.page.attempts > 1
 
     def action_move(self, rows: int) -> None:
-        """Move the cursor, scrolling at the page's edge or if there is no cursor. Reaching the end resumes following."""
+        """Move the cursor, or scroll if it is at the page's edge or there is no cursor. Reaching the end resumes following."""
         page = self.page
         if page is None or not page.rows or (page.following and rows > 0 and not page.at_cause):
             return
@@ -428,7 +428,7 @@ class LogPanel(WheelPanel):
             self.ask(lambda view: view.to_place(cause))
 
     def _cause(self) -> LogAt | None:
-        """Return the cause of failure in the visible attempt, or else in the latest attempt that has one."""
+        """Return the line that caused the failure of the visible attempt, or else of the latest attempt that has such a line."""
         attempts = self.view.snapshot.state.attempts if self.view is not None else ()
         shown = [a for a in attempts if self.page is not None and a.number == self.page.attempt]
         for attempt in [*shown, *reversed(attempts)]:
@@ -573,7 +573,7 @@ class LogPanel(WheelPanel):
             self.post_message(self.KeysChanged())
 
     def next_rank(self, way: int) -> None:
-        """Cycle through all ranks, only rank 0, only rank 1 and so on."""
+        """Cycle through all ranks, then rank 0 alone, rank 1 alone and so on."""
         names = self.page.ranks if self.page is not None else ()
         if names:
             chosen = _next(names, self.lines_query.who, way)
@@ -582,7 +582,7 @@ class LogPanel(WheelPanel):
             self.report(Remark("the log does not say which rank wrote a line", good=False))
 
     def next_node(self, numbers: Sequence[int], way: int) -> None:
-        """Cycle through all nodes, only node 0, only node 1 and so on."""
+        """Cycle through all nodes, then node 0 alone, node 1 alone and so on."""
         chosen = _next(numbers, self.lines_query.nodes, way)
         self.show_only(self.lines_query.at(*chosen), self.frozen_row)
 

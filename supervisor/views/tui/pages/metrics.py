@@ -65,7 +65,7 @@ smoothed_usually = of_track(smooth)
 
 @dataclass(frozen=True, slots=True)
 class OtherRun:
-    """A run to compare. `cuts`: see `curves.Curve`. Its time axis starts at `start_t`. `given` is its user-set name, if any."""
+    """A run to compare. Its time axis starts at `start_t`. `cuts` is as in `curves.Curve`; `given` is the user-set name, if any."""
 
     run: RunPaths
     series: Mapping[str, Track]
@@ -262,7 +262,7 @@ class MetricsPage(ChartPanel):
         return between(left, (*_as_many_as_fit(parts, room - 1), Span(" ")), width)
 
     def _differing_arguments(self, width: int) -> Row:
-        """Return a row such as ``lr 1e-2 | 1e-3``, each value in its run's color, or no text if any run's arguments are unknown."""
+        """Return a row such as ``lr 1e-2 | 1e-3``, each value in its run's color. It is empty if any run's arguments are unknown."""
         assert self.view is not None
         snapshot = self.view.snapshot
         job = snapshot.run_file.job if snapshot.run_file is not None else None
@@ -359,7 +359,7 @@ class MetricsPage(ChartPanel):
     # -- actions ---------------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Check whether a key is available. Enter always is."""
+        """Check whether a key is available. Enter is always available."""
         return True if action == "choose" else super().check_action(action, parameters)
 
     def action_move(self, charts: int) -> None:
@@ -416,7 +416,7 @@ class MetricsPage(ChartPanel):
             self.repaint()
 
     def on_click(self, event: events.Click) -> None:
-        """Select the clicked chart, which then places its cursor."""
+        """Select the clicked chart. The `ChartPanel` handler then places its cursor."""
         self._choose_at(event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:

@@ -90,7 +90,7 @@ def _then(attempt: AttemptState, stall: StallFlagged, now: float) -> str:
 
 
 class ProcessesPage(Page):
-    """A page that shows the supervisor, the launcher, and the latest stacks. For per-rank details, see the ranks table."""
+    """A page that shows the supervisor, the launcher, and the latest stacks. Per-rank details are in the ranks table."""
 
     heading = "processes"
     uses_clock = True

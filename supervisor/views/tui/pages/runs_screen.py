@@ -51,7 +51,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
     Args:
         clock: returns the wall time.
         scope: which runs to list.
-        submit: runs a job in the reading thread.
+        submit: runs a job in the reader thread.
         look_again: makes the next read list the folder again.
         continuer: starts the next attempt of a finished run, or None if that is unavailable.
     """
@@ -102,7 +102,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self._made_t = time.monotonic()
 
     def compose(self) -> ComposeResult:
-        """Yield the table, the result of a key, and the keys."""
+        """Yield the table, the notice bar for the results of keys, and the footer."""
         yield self.panel
         yield self.notice
         yield FooterBar(id="footer")
@@ -194,14 +194,14 @@ class BrowserScreen(KeyScreen, Screen[None]):
     def _request(
         self, row: RunRow, kind: RequestKind, args: RequestArgs | None, report: Callable[[Answer], object]
     ) -> None:
-        """Send a request to a run's keeper from the reading thread."""
+        """Send a request to a run's keeper from the reader thread."""
         attempt = row.state.attempt
         number = attempt.number if attempt is not None and kind is not RequestKind.NOTE else None
         later = partial(self.app.call_later, report)
         self._submit(RequestClient(row.run).sender(kind, number, args, self._clock(), later))
 
     def _change(self, change: Callable[[], str]) -> None:
-        """Change a run in the reading thread, then report what `change` returns or why it failed."""
+        """Change a run in the reader thread, then report what `change` returns or why it failed."""
         app = self.app
 
         def act() -> None:
@@ -291,7 +291,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
         self.tell(answer.text, TextStyle.PLAIN if answer.good is None else TextStyle.WARN)
 
     def on_key(self, event: events.Key) -> None:
-        """Tell the user that a key does nothing here, without repeating the message."""
+        """Tell the user that a key does nothing here, unless that message is already visible."""
         text = silence_of(self, event)
         if text is not None and text != self.notice.says:
             self.tell(text, TextStyle.PLAIN)

@@ -285,7 +285,7 @@ class RunsPanel(ListPanel):
         return Span("◆", run_style(self.marked.index(run) + 1))
 
     def _detail(self, width: int) -> Row:
-        """Return the selected run's failure reason (if the verdict column cuts it off), command and note, or no text if none."""
+        """Return the selected run's failure reason (if the verdict column truncates it), command and note, if any."""
         found = self.rows[self.cursor]
         own = found.run.run_id if found.given and width < NAME_FROM else ""  # the given name replaces the id
         reason = self.tr(found.reason)

@@ -82,7 +82,7 @@ def section(tr: Tr, title: str, note: str = "") -> list[Row]:
 
 
 def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
-    """Say in full sentences whether each resumed attempt continued the same training, latest first."""
+    """Say in full sentences whether each resumed attempt continued the same training run, starting with the latest."""
     found = [attempt.compared for attempt in reversed(state.attempts) if attempt.compared is not None]
     rows = section(tr, "after the resume", "compared with the training before it") if found else []
     for compared in found:

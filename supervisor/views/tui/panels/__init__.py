@@ -1,1 +1,1 @@
-"""The panes of a run and the text they show. Each pane draws a snapshot, independent of its screen."""
+"""The panes of a run and the text they show. Each pane draws a snapshot, independently of its screen."""

@@ -63,7 +63,7 @@ COPIED_ROWS = 100
 
 
 class FailureCard(Panel, can_focus=True):
-    """A card that covers the charts if the latest attempt has failed and no new one is running."""
+    """A card that covers the charts when the latest attempt has failed and no new one is running."""
 
     number = 1
     uses_clock = True
@@ -282,7 +282,7 @@ class FailureText(NamedTuple):
         return self.part("next", tr(text), TextStyle.WARN, most=1)
 
     def _asked(self) -> list[Row]:
-        """Return the possible answers to the batch question, with keys and numbers, and any answer given now or in an earlier run."""
+        """Return the batch question's possible answers with their keys and effects, and any answer given now or in an earlier run."""
         state, question, tr = self.snapshot.state, self.snapshot.state.open_question, self.tr
         given = state.answers.get(question.what) if question is not None else state.answer
         rows = self.part("answer", given_text(given, tr), most=1) if given is not None else []
@@ -310,7 +310,7 @@ class FailureText(NamedTuple):
 
 
 def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
-    """Return the reason for a decision, excluding the leading failure class, which the frame's title shows."""
+    """Return the reason for a decision without the leading failure class, which is already in the frame's title."""
     return decision.reason.removeprefix(f"{attempt.failure}: ")
 
 

@@ -201,7 +201,7 @@ def _counts_within_epochs(snapshot: Snapshot) -> bool:
 
 
 def quiet_s(snapshot: Snapshot, now: float) -> float | None:
-    """Return the seconds since the last step if the keeper flagged a stall or the pause is unusual, else None."""
+    """Return the number of seconds since the last step if the keeper flagged a stall or the pause is unusually long, else None."""
     condition, attempt = snapshot.state.condition, snapshot.state.attempt
     if attempt is not None and attempt.quiet_since is not None:
         return None  # the state already shows the pause
@@ -228,10 +228,10 @@ def quiet_s(snapshot: Snapshot, now: float) -> float | None:
 
 
 def eta_s(snapshot: Snapshot) -> float | None:
-    """Return the seconds until the last step, or None while the job is halted.
+    """Return the estimated seconds until the last step, or None while the job is halted.
 
-    The estimate is the job's own or based on the latest step rate. The first steps give none, because they are slow or
-    read all at once. After a restart, only the rate is used: a resumed progress bar counts skipped steps as done.
+    The job's own estimate is preferred to one from the step rate. There is no estimate for the first steps, which are slow
+    or read all at once. After a restart, only the rate is used: a resumed progress bar counts skipped steps as done.
     """
     progress, total = snapshot.state.progress, snapshot.state.planned_steps
     attempt = snapshot.state.attempt
@@ -271,7 +271,7 @@ def _job(snapshot: Snapshot, name: str, room: int, tr: Tr) -> Row:
 
 
 def ranks_of(state: RunState) -> int | None:
-    """Return the job's rank count, or None if unknown. A higher observed count wins, because a script may start more ranks."""
+    """Return the job's rank count, or None if unknown. A script may start more ranks, so a higher observed count is used."""
     attempt = state.attempt
     numbers = [own.rank for own in attempt.ranks.values() if own.rank is not None] if attempt else []
     return max([state.world_size or 0, *(number + 1 for number in numbers)]) or None

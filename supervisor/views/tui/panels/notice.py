@@ -44,7 +44,7 @@ GLYPHS = {Tone.INFO: "·", Tone.GOOD: "✓", Tone.WARN: "!", Tone.BAD: "✗"}
 
 
 class NoticeBar(Panel):
-    """A one-line notice. By urgency: missing folder, answer, copied folder, lost keeper, latest advisory, pre-flight warning."""
+    """The most urgent notice: missing folder, answer, copied folder, lost keeper, latest advisory or pre-flight warning."""
 
     framed = False
     uses_clock = True
@@ -190,7 +190,7 @@ class TimelinePanel(ListPanel, can_focus=True):
 
 
 def _without_a_keeper(snapshot: Snapshot, *, read_only: bool) -> tuple[str, TextStyle]:
-    """Explain in one line why no keeper responds. The text is empty if a keeper responds or if none is needed."""
+    """Explain in one line why no keeper is responding. The text is empty if one is responding or none is needed."""
     state, lives = snapshot.state, is_live(snapshot)
     if snapshot.gone:
         return "✗ the run directory is gone: what you see is the last that was read", TextStyle.BAD
@@ -243,7 +243,7 @@ def current_advisory(snapshot: Snapshot, now: float) -> Advisory | None:
 
 
 def shown_at_start(state: RunState, now: float) -> tuple[Finding, ...]:
-    """Return the pre-flight warnings, or none once the first attempt has ended or ten minutes have passed."""
+    """Return the pre-flight warnings, or none if the first attempt has ended or ten minutes have passed."""
     begins = isinstance(state.condition, (Preflight, Launching, Running)) and len(state.attempts) <= 1
     if not begins or state.started_t is None or now - state.started_t >= START_S:
         return ()

@@ -33,7 +33,7 @@ FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
 def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
-    """Return the actions that are possible now. Observers accept only notes and stacks. Notes on finished runs need no keeper."""
+    """Return the actions that are available now. Observers accept only notes and stacks. Notes on finished runs need no keeper."""
     state = snapshot.state
     if state.is_over and not (read_only or snapshot.gone):
         return frozenset(["note"])
@@ -69,7 +69,7 @@ def has_processes(state: st.RunState) -> bool:
 
 
 def why_not(name: str, snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> str:
-    """Explain in one line why the requested action is not possible now and what is possible instead."""
+    """Explain in one line why the requested action is not available now and what is available instead."""
     state = snapshot.state
     if snapshot.gone:
         return "the run directory is gone: nobody is there to be asked"
@@ -144,7 +144,7 @@ def batch_copy(snapshot: Snapshot) -> str:
 def suggested_batch(snapshot: Snapshot) -> BatchSpec | None:
     """Return a smaller batch to suggest, or None if the batch is unknown or cannot be passed to the script.
 
-    Prefer the one that policy planned, then the next divisor that did not run out of memory, then the current batch.
+    The policy's planned batch is preferred, then the next divisor that did not run out of memory, then the current batch.
     """
     attempt, now, knobs = snapshot.state.attempt, current_batch(snapshot), knobs_of(snapshot)
     if attempt is None or now is None or (knobs is not None and not knobs.can_change_batch):
@@ -222,7 +222,7 @@ def next_start(snapshot: Snapshot, typed: tuple[str, ...] | None = None) -> Next
 
 
 def _handed_over(args: tuple[str, ...], job: JobSpec, path: str) -> str | None:
-    """Return the flag (of any name) and value with which the user passed this checkpoint to the script, or None."""
+    """Return the flag (whatever its name) and value that the user added to pass this checkpoint to the script, or None."""
     from supervisor.job.arguments.command_line import settings_of
 
     whole = os.path.normpath(os.path.join(job.cwd, path))
@@ -273,7 +273,7 @@ def set_to_resume(start: NextStart) -> str:
 
 
 def checkpoint_words(start: NextStart) -> str:
-    """Return what to type to pass a checkpoint that is not passed automatically, with its flag if known, or "" if none."""
+    """Return what to type to pass a checkpoint that is not passed automatically, including its flag if known, or "" if none."""
     if start.knobs is None or start.saved is None or not start.saved.path or start.resumes:
         return ""
     path = shlex.quote(start.saved.path)

@@ -282,7 +282,7 @@ class RanksPanel(ListPanel, can_focus=True):
         return Span(percent, TextStyle.WARN if is_slow else TextStyle.PLAIN)
 
     def _waited(self, wait_s: float | None) -> Span:
-        """Return how long a rank waits for data, marking waits that are long even for this run."""
+        """Return how long a rank waits for data, with a warning if the wait is much longer than is usual for this run."""
         if wait_s is None or wait_s <= max(DATA_WAIT_S, 10 * (self._usual_wait_s or 0.0)):
             return Span(fm.seconds(wait_s))
         return Span(f"⚠ {fm.seconds(wait_s)}", TextStyle.WARN)
@@ -334,7 +334,7 @@ class RanksPanel(ListPanel, can_focus=True):
 
 
 def columns_of(width: int, *, several: bool = False, reported: Container[str]) -> list[tuple[str, int]]:
-    """Return the names and widths of the columns that fit, leaving out values not `reported` by any rank."""
+    """Return the names and widths of the columns that fit, leaving out those whose values no rank has `reported`."""
     sizes = {**COLUMNS, "rank": NODE_CELLS} if several else COLUMNS
     left, chosen = width, set[str]()
     for name in WANTED:
@@ -435,7 +435,7 @@ def _known(samples: Iterable[Rank], name: str) -> list[float]:
 def _seen_t(state: st.RunState, sample: Rank | None) -> float | None:
     """Return when a rank last logged a step, or when its process was last seen if it logs no steps of its own.
 
-    During a stall, all such ranks count as silent. If they did not, the only rank that prints would look late.
+    During a stall, all such ranks count as silent. Otherwise, the only rank that prints would look late.
     """
     if sample is None:
         return None
@@ -451,7 +451,7 @@ def _reports_alone(snapshot: Snapshot, sample: Rank | None) -> bool:
 
 
 def _age(age_s: float | None, *, ended: bool, is_stalled: bool = True) -> Span:
-    """Format an age. A long one is marked only during a stall, because some ranks log only every ten minutes."""
+    """Format an age. A long age is marked only during a stall, because some ranks log only every ten minutes."""
     text = fm.age(age_s)
     if age_s is not None and not ended and is_stalled and age_s >= fm.VERY_STALE_S:
         return Span(f"{text} ⚠" if len(text) < 4 else f"{text}⚠", TextStyle.WARN)

@@ -48,7 +48,7 @@ OUTCOMES = {
 
 
 def listed_span(shown: Shown, now: float) -> Span:
-    """Return the state, shortened to fit a column. It follows the same rules as `condition_span` but shows no countdown."""
+    """Return the state, shortened to fit a column. The rules are those of `condition_span`, but no countdown is shown."""
     if not shown.keeper_alive and not shown.state.is_over:
         return Span("? no supervisor", TextStyle.WARN)
     whole, attempt = condition_span(shown, now), shown.state.attempt
@@ -167,7 +167,7 @@ def countdown(shown: Shown, now: float) -> tuple[str, float]:
 
 
 def is_live(snapshot: Snapshot) -> bool:
-    """Check whether the run keeps running or waiting after the user quits."""
+    """Check whether the run will keep running or waiting after the user quits."""
     return not snapshot.state.is_over and not snapshot.gone
 
 
@@ -187,7 +187,7 @@ def leave_word(snapshot: Snapshot) -> str:
 
 
 def is_held_unwatched(state: st.RunState) -> bool:
-    """Check whether a held run keeps waiting with no dashboard open. A run that only an edit can fix does not."""
+    """Check whether a held run keeps waiting with no dashboard open. It does not if only an edit can fix it."""
     from supervisor.policy.rules import RULES  # imported only after a failure
 
     verdict = state.attempt.verdict if state.attempt is not None else None
@@ -225,7 +225,7 @@ def failures(state: st.RunState) -> list[st.AttemptState]:
 
 
 def rank_state(rank: st.RankState, state: st.RunState, *, is_live: bool) -> tuple[str, TextStyle]:
-    """Return the word and style for a rank's state. `state` is its node's state. `is_live` means a keeper manages the rank."""
+    """Return the word and style for a rank's state. `state` is its node's state. `is_live` is true if a keeper manages the rank."""
     attempt = state.attempt
     if rank.exited:
         if rank.exit_code is None and attempt is not None and attempt.exit_code == 0:

@@ -1,1 +1,1 @@
-"""Code shared by the app's screens: keys and footers, the reading thread, requests, saved choices."""
+"""Code shared by the app's screens: keys and footers, the reader thread, requests, saved choices."""

@@ -79,7 +79,7 @@ def editor_argv(spot: Spot, env: Mapping[str, str]) -> list[str] | str:
 
 
 def _named(env: Mapping[str, str], variables: tuple[str, ...], otherwise: tuple[str, ...]) -> list[str]:
-    """Return the first configured command that is available, split into words, or else the first available default."""
+    """Return the first configured command that is available, split into arguments, or else the first available default."""
     for variable in variables:
         try:
             words = shlex.split(env.get(variable, ""))

@@ -34,9 +34,9 @@ Moment = TypeVar("Moment", bound=Revised)
 
 
 class Feeder(Generic[Moment]):
-    """A reading thread that delivers one snapshot at a time.
+    """A reader thread that delivers one snapshot at a time.
 
-    The next read follows only after `taken` is called, so a slow screen skips snapshots.
+    The next read starts only after `taken` is called, so a slow screen skips snapshots.
 
     Args:
         refresh: reads new data and returns the result; called in this thread, like the other callbacks.
@@ -144,7 +144,7 @@ class Answer(NamedTuple):
 class Adopter:
     """Takes over a run whose keeper died or continues a finished run.
 
-    Call `examine` before `adopt`. Both are called in the reading thread and may raise.
+    Call `examine` before `adopt`. Both are called in the reader thread and may raise.
     """
 
     examine: Callable[[RunPaths], Offer]
@@ -152,7 +152,7 @@ class Adopter:
 
 
 class RequestClient:
-    """Sends requests and watches for answers. Jobs from `sender` run in the reading thread, everything else in the TUI thread."""
+    """Sends requests and receives answers. Jobs from `sender` run in the reader thread, everything else in the TUI thread."""
 
     def __init__(self, run: RunPaths) -> None:
         self.run = run
@@ -171,7 +171,7 @@ class RequestClient:
         now: float,
         report: Callable[[Answer], object],
     ) -> Callable[[], None]:
-        """Return a job for the reading thread that sends a request and reports the result."""
+        """Return a callable, to be run in the reader thread, that sends a request and reports the result."""
 
         def put() -> None:
             try:
@@ -209,7 +209,7 @@ class RequestClient:
 class RunAccess:
     """How a dashboard accesses its run, which may be a recording (`is_recorded`).
 
-    `feeder` is the reading thread, which also sends requests unless `read_only` is true. `adopter` takes over a run
+    `feeder` is the reader thread, which also sends requests unless `read_only` is true. `adopter` takes over a run
     whose keeper died, and `continuer` starts a finished run's next attempt; either is None if unavailable.
     """
 

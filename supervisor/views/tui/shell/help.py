@@ -71,10 +71,10 @@ def lines_of(node: DOMNode, group: str, bindings: Iterable[BindingType]) -> list
 
 
 class HelpScreen(OverScreen[None]):
-    """A help screen that lists the keys that work now, in columns. If a key appears twice, the first one wins.
+    """A help screen that lists the keys that work now, in columns. If a key is bound twice, only its first binding is listed.
 
     Args:
-        lines: the help lines in order, the focused pane's first.
+        lines: the help lines in order, starting with the focused pane's lines.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -102,7 +102,7 @@ class HelpScreen(OverScreen[None]):
             yield Static(id="keys")
 
     def on_resize(self, event: events.Resize) -> None:
-        """Use as many columns as fit. All lines share one widget, because sixty widgets took 0.1 s."""
+        """Use as many columns as fit. All lines share one widget, because creating sixty widgets takes 0.1 s."""
         columns = max(1, min(MOST_COLUMNS, event.size.width // COLUMN_CELLS))
         style = Style(bold=True, color=self.app.theme_variables["strong"])
         parts: list[Text | Table] = []

@@ -207,7 +207,7 @@ class OfferScreen(Confirm):
 
 
 class OfferWords(NamedTuple):
-    """Messages shown while a run is examined, as the question, after a no, and after a yes."""
+    """Messages shown while a run is being examined, as the question, and after the user answers no or yes."""
 
     looking: str
     title: str
@@ -234,7 +234,7 @@ def offer_first(
     *,
     why: str = "",
 ) -> None:
-    """Show what adopting or continuing a run would do, and do it if the user agrees. `submit` runs jobs in the reading thread."""
+    """Show what adopting or continuing a run would do, and do it if the user agrees. `submit` runs jobs in the reader thread."""
     app = screen.app
 
     def ask(offer: Offer) -> None:

@@ -38,8 +38,8 @@ def ask_batch(now: BatchSpec, suggested: int, effect: Callable[[], str], flag: s
     Args:
         now: the latest attempt's batch.
         suggested: the initial micro-batch in the field.
-        effect: returns what a restart would do now, as one line.
-        flag: the script's batch flag with its value, if it covers more than one rank's batch; the config to copy; or empty.
+        effect: returns one line that says what a restart would do now.
+        flag: a line about the script's batch flag if it covers more than one rank, or about the config to copy; may be empty.
     """
 
     def changed(text: str) -> str:
@@ -125,8 +125,8 @@ class EditScreen(OverScreen[Edited | None]):
         ran: what followed the script in the latest attempt; the edit is shown as a diff against it.
         proposed: the initial text, which is `ran` with the suggested or planned change applied.
         consequences: returns lines describing what a restart with the typed arguments would do.
-        checkpoint: the arguments for a checkpoint that is not passed on automatically, otherwise empty.
-        left_out: describes a suggested change that is not an argument, otherwise empty.
+        checkpoint: the arguments for a checkpoint that is not passed on automatically, or empty.
+        left_out: a description of a suggested change that is not an argument, or empty.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -181,11 +181,11 @@ class EditScreen(OverScreen[Edited | None]):
         self.renew()
 
     def on_text_area_changed(self, _event: TextArea.Changed) -> None:
-        """Show the difference made by the typed text."""
+        """Update the diff after the user types."""
         self.renew()
 
     def on_input_changed(self, _event: Input.Changed) -> None:
-        """Show the difference made by the typed text."""
+        """Update the diff after the user types."""
         self.renew()
 
     def action_submit(self) -> None:

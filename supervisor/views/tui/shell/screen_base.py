@@ -131,7 +131,7 @@ def silence_of(screen: Screen[Any], event: events.Key) -> str | None:
 
 
 class KeyScreen(MessagePump):
-    """Base class for screens. Clicking a footer hint acts like its key, `:` opens all commands, and a covered footer is blank."""
+    """Base class for screens. Clicking a footer hint acts like its key, `:` lists all commands, and a covered footer is blank."""
 
     def on_screen_suspend(self) -> None:
         """Hide the footer keys while another screen is active."""

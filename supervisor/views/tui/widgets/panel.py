@@ -122,7 +122,7 @@ class Panel(Widget):
         return ""
 
     def copied(self) -> str:
-        """Return the content as plain lines below the run's name, for the clipboard, or "" if there is none."""
+        """Return the content for the clipboard, as plain lines below the run's name, or "" if there is none."""
         edge = 2 if self.framed else 0
         return self._copied_below_name(self.body(self.size.width - edge, self.size.height - edge))
 
@@ -173,7 +173,7 @@ class Panel(Widget):
         self._rows, self._drawn_size, self._drawn_in = rows, size, styles
 
     def render_line(self, y: int) -> Strip:
-        """Return a row to the compositor, which may ask for it before the pane is told its new size."""
+        """Return a row to the compositor, which may request it before the pane learns its new size."""
         size = self.size
         stale = self._drawn_size != size or not self._strips  # size or focus changed behind a page
         if stale and size.width and size.height:
