@@ -454,10 +454,10 @@ class StallWatch:
 
 
 def moved(before: Activity, after: Activity) -> bool:
-    """Check whether helpers or disks worked between two rounds, on data, compiled kernels or a checkpoint.
+    """Check for child CPU time or I/O between two rounds, as from loading data, compiling kernels or saving a checkpoint.
 
-    A rank's own CPU time does not count (see above). Idle ranks write a few kilobytes (NCCL and store heartbeats), and
-    a waiting data worker uses a few milliseconds.
+    A rank's own CPU time does not count (see above), nor do small amounts. An idle rank writes a few kilobytes (NCCL and
+    store heartbeats), and a waiting data worker uses a few milliseconds.
     """
     return (
         after.child_cpu_s - before.child_cpu_s >= MOVED_CPU_S

@@ -189,7 +189,7 @@ def _reports(line: _Line) -> bool:
 def _sort_times(
     best: dict[str, Reading], own: dict[str, Reading], masked: str, *, has_bar: bool, in_record: bool
 ) -> None:
-    """Decide what each time measures. Next to a step, it is never an epoch; otherwise, it is the summarized epoch or unknown."""
+    """Decide what each time measures: on a line with a step never an epoch, else the epoch that the line sums up, or unknown."""
     is_within_epoch = Field.STEP in best or has_bar
     has_loss = Field.LOSS in best or Field.VAL_LOSS in best
     sums_up = (

@@ -69,7 +69,7 @@ class _Head:
             self.fill()
 
     def fill(self) -> None:
-        """Read ahead as far as lines can still be folded."""
+        """Read ahead until `FOLD_AHEAD_LINES` units are buffered or the stream ends."""
         while len(self.ahead) < FOLD_AHEAD_LINES and self._next is not None:
             self.ahead.append(self._unit(self._next))
 
