@@ -62,6 +62,8 @@ CASES = (
     ("run --config good.toml --config other.toml", "--config"),
     ("run --python /dev/null train.py", "/dev/null"),
     ("run --env 1=2 train.py", "--env"),
+    ("run --dry-run --batch-knob NAME train.py", "NAME: write the script's own option in its place"),
+    ("run --dry-run --resume-knob FLAG=PATH train.py", "FLAG: write the script's own option in its place"),
     ("run --dry-run --env NAME train.py", "wants KEY=VALUE, got 'NAME'"),
     (f"run --env {TOKEN} -- true", "got '<redacted>'"),
     (f"run --env hf-x={TOKEN} -- true", "got 'hf-x='"),

@@ -147,15 +147,15 @@ def second(
     [
         (second(None), []),
         (second(1, before=7), ["resumed   without a resume setting: started again at step 1"]),
-        (second(2), ["resumed   without a resume setting: continued at step 2"]),
-        (second(9, resume="--resume"), ["resumed   with --resume: continued at step 9"]),
-        (second(6, at=5), ["resumed   from the checkpoint at step 5: continued at step 6"]),
+        (second(2), ["resumed   without a resume setting: its first step seen is 2"]),
+        (second(9, resume="--resume"), ["resumed   with --resume: its first step seen is 9"]),
+        (second(6, at=5), ["resumed   from the checkpoint at step 5: its first step seen is 6"]),
         (
             [
                 ev.CheckpointCommitted(t=T, attempt=1, step=5, path="c.pt", found=True, step_by_time=True),
                 *second(6, at=5),
             ],
-            ["resumed   from the checkpoint about step 5, by its time: continued at step 6"],
+            ["resumed   from the checkpoint about step 5, by its time: its first step seen is 6"],
         ),
         (second(5, ready=4), ["resumed   at step 4, a committed checkpoint of attempt 1"]),
         (

@@ -256,6 +256,9 @@ def _declared_knobs(look: Resolver) -> tuple[Knobs, BatchUnit | None, int]:
         counts=AccumulationCounts(counts) if counts else AccumulationCounts.PER_RANK,
         self_resuming=bool(look.get("resume.self_resuming")),
     )
+    for given in (declared.batch, declared.accumulation, resume):
+        if given in {"NAME", "FLAG"}:  # pasted from a suggestion
+            raise JobError(f"{given}: write the script's own option in its place, such as --batch_size")
     unit = look.get("batch.unit")
     tokens = look.get("batch.tokens_per_sample")
     if unit == "tokens" and tokens is None:

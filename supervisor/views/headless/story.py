@@ -130,9 +130,13 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
     how = f"with {attempt.resume}" if attempt.resume else "without a resume setting"
     if attempt.went_on:
         how = f"from the checkpoint {resume_place(state, attempt.resume_at or 0)}"
-    return (
-        f"{how}: {'started again' if attempt.first_step <= 1 else 'continued'} at step {attempt.first_step}"
+    # A script that logs every tenth step may have begun before the first step seen.
+    began = (
+        "started again at step 1"
+        if attempt.first_step <= 1
+        else f"its first step seen is {attempt.first_step}"
     )
+    return f"{how}: {began}"
 
 
 def _confirmed(before: AttemptState, attempt: AttemptState) -> str:

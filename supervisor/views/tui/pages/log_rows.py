@@ -15,7 +15,7 @@ MOST_WHO = 20
 
 
 def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
-    """Describe which logs are shown and, unless `brief`, how their lines are ordered."""
+    """Describe which logs are shown, and how their lines are ordered. If `brief`, mention only an estimated order."""
     chosen = page.query.nodes
     logs = [log for log in page.logs if not chosen or log.node in chosen]
     logs = [log for log in logs if page.query.is_by(log.who) or log.is_mixed]
@@ -23,7 +23,8 @@ def logs_text(page: lc.Page, tr: Tr, *, brief: bool) -> str:
     is_told = page.attempts > 1 and (not brief or page.attempt < page.attempts)
     attempt = tr(f"attempt {page.attempt} of {page.attempts}") if is_told else ""
     if brief:
-        return " · ".join(part for part in (attempt, tr(nodes_text(page))) if part)
+        order = tr(page.merged_by) if "estimated" in page.merged_by else ""
+        return " · ".join(part for part in (attempt, tr(nodes_text(page)), order) if part)
     if not page.merged_by:
         named = next((each.parts[0][0] for each in page.rows), page.alone)
         which = fm.short_path(str(page.logs[named].path)) if named is not None else ""

@@ -45,6 +45,9 @@ QUIET_STEPS = 10
 ETA_GAPS = 3
 ETA_STEPS = 5
 
+# From this width on, the elapsed time says that waiting is left out.
+ROOMY = 150
+
 
 class HeaderPanel(Panel):
     """A two-row header: run, attempt, state and progress, then job, elapsed time and ETA."""
@@ -152,6 +155,8 @@ class HeaderPanel(Panel):
         loss = self._loss(snapshot) if has_card else EMPTY  # otherwise the chart shows the loss
         spans = [*loss, *self._pace(snapshot)]
         spans += [Span(tr("elapsed "), TextStyle.DIM), Span(fm.clock(elapsed))]
+        if width >= ROOMY and elapsed is not None and state.waited_s >= 1.0:
+            spans.append(Span(tr(" (waiting left out)"), TextStyle.DIM))
         if isinstance(state.condition, (Running, Stopping)):
             still = state.attempt is not None and state.attempt.quiet_since is not None
             still = still or is_failing(snapshot)
