@@ -156,7 +156,7 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         [one(ev.StallFlagged, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)],
         "No progress for 10 s",
     ),
-    ([one(ev.StallEnded, stalled_s=12.4)], "Progress resumed after 12 s"),
+    ([one(ev.StallEnded, stalled_s=12.4)], "Active again after 12 s"),
     (
         [one(ev.LossNotFinite, value="nan", step=120, rank=0, last=1.25)],
         "the loss became nan at step 120 on rank 0, last 1.25",
