@@ -42,7 +42,7 @@ def change_for(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str
             if lost is None:
                 return SpecChange(), f"resume from the checkpoint before: {history.newest_checkpoint}"
             path = history.newest_checkpoint
-            return SpecChange(), f"resume once from before the loss became NaN or Inf at step {lost}: {path}"
+            return SpecChange(), f"resume from before the loss became NaN or Inf at step {lost}: {path}"
         case Answer.UNMEASURED if history.may_blame_measurements:
             verdict = history.now.verdict
             why = "no cause is known and no step was made: restart once without stoker's measurements, which may be the cause"

@@ -237,7 +237,7 @@ def _restart_or_not(history: PolicyInput, failure: FailureClass, rule: Rule) -> 
     if not history.retry.enabled or history.retry.max_retries == 0:
         flag = "--max-retries 0" if history.retry.enabled else "--no-retry"
         return _hold(history, f"{failure.value}: automatic restarts are off ({flag})", change)
-    spent = _lost_again(history) or _spent(history, failure, rule) or _flapping(history, rule)
+    spent = _lost_too_often(history) or _spent(history, failure, rule) or _flapping(history, rule)
     if spent is not None:
         return _hold(history, f"{failure.value}: {spent}", change, gave_up=True)
     forbidden = _forbidden(history, rule)
@@ -334,13 +334,20 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
     return f"restarted {_times(len(recent))} within {window}: it runs, but does not last"
 
 
-def _lost_again(history: PolicyInput) -> str | None:
-    """Explain why the run does not go back to a checkpoint again after another NaN or Inf loss. Return None the first time."""
-    again = first_bad_step(history.now)
+def _lost_too_often(history: PolicyInput) -> str | None:
+    """Explain why the run does not go back to a checkpoint again after another NaN or Inf loss, or return None if it may.
+
+    Progress does not reset this count, and any class of failure may follow such a loss: the rule for `nan_loss` has the limit.
+    """
+    again, rule = first_bad_step(history.now), rule_for(FailureClass.NAN_LOSS, None, history.retry.overrides)
     since = itertools.takewhile(lambda a: not a.by_person, reversed(history.attempts[:-1]))
-    if again is None or all(first_bad_step(a) is None for a in since):
+    before = sum(first_bad_step(attempt) is not None for attempt in since)
+    if again is None or rule.max_times is None or before < max(rule.max_times, 1):
         return None
-    return f"the loss became NaN or Inf again at step {again}, and stoker goes back for that only once a run"
+    often = "once" if before == 1 else f"{before} times"
+    return (
+        f"the loss became NaN or Inf again at step {again}, and stoker goes back for that only {often} a run"
+    )
 
 
 def _spent(history: PolicyInput, failure: FailureClass, rule: Rule) -> str | None:

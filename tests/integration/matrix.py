@@ -56,7 +56,7 @@ MATRIX: tuple[Case, ...] = (
         "sigstop@10:1", "a rank is stopped by a signal", F.HANG, None, 1, D.RESTART, *OK,
         args=("--dist_timeout_s=25",), flags=("--hang-timeout", "4"), settings=("rounds_apart_s = 1.0",),
     ),
-    Case("nan@6", "a NaN loss", F.NAN_LOSS, None, None, D.RESTART, *OK, "resume once from before the loss became NaN or Inf"),
+    Case("nan@6", "a NaN loss", F.NAN_LOSS, None, None, D.RESTART, *OK, "resume from before the loss became NaN or Inf"),
     Case("slow:0.3@6:1", "a slow rank", F.HEALTHY, None, None, D.SUCCEED, "finished", 0, 1),
     Case("abort_at_exit@0:1", "an abort after all work is done", F.WORKER_CRASH, R.AT_EXIT, 1, D.SUCCEED, "finished", 0, 1),
     Case("disk_full@4:0", "a checkpoint on a full disk", F.DISK_FULL, None, None, D.RESTART, *OK, "once there is space"),

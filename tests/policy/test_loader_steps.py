@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import Knobs, LoaderKnobs, RetrySettings
+from supervisor.job.spec import ClassOverride, Knobs, LoaderKnobs, RetrySettings
 from supervisor.policy import PolicyInput, decide
 from supervisor.run.records import DecisionKind, FailureClass, Reason, SpecChange
 from supervisor.run.state import AttemptState
@@ -86,6 +86,12 @@ def test_a_run_goes_back_once_for_a_loss_that_is_no_number(lost: int, at: int, w
     assert why in decide(again).reason
     held = decide(replace(again, interactive=True))
     assert held.kind is DecisionKind.HOLD
+    twice = RetrySettings(overrides=(ClassOverride("nan_loss", max_times=2),))
+    assert decide(replace(again, retry=twice)).kind is DecisionKind.RESTART
+    third = (restarted(NAN, first), restarted(NAN, first), now)
+    assert (
+        "goes back for that only 2 times a run" in decide(replace(again, attempts=third, retry=twice)).reason
+    )
     by_person = restarted(NAN, first, "kim")
     assert decide(replace(again, attempts=(by_person, now))).kind is DecisionKind.RESTART
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from supervisor.diagnosis.slurm_states import OUTCOMES
 from supervisor.policy import EXIT_REQUEUE
 from supervisor.text.decode import printable, shell_word
 
@@ -134,7 +135,7 @@ def _body(batch: Batch) -> Iterator[str]:
         yield f"# or is taken off its nodes, saves and ends with {EXIT_REQUEUE} too: SLURM calls it completing by then, and it stays ended."
         yield f"if [ $code -eq {EXIT_REQUEUE} ]; then"
         yield '  case $(squeue -h -j "$SLURM_JOB_ID" -o %T) in'
-        yield "    COMPLETING|CANCELLED|PREEMPTED|TIMEOUT) ;;"
+        yield f"    {'|'.join(['COMPLETING', *OUTCOMES])}) ;;"
         yield '    *) scontrol requeue "$SLURM_JOB_ID" && sleep 60 ;;'
         yield "  esac"
         yield "fi"

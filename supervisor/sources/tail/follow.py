@@ -25,6 +25,8 @@ _PROGRESS_CAP_BYTES = 1 << 16
 # A rotated log's writer may keep writing to the old file until it notices the new one. Leave the old file
 # when the new one has content, or after this long without a byte.
 _LINGER_S = 2.0
+# A line that was redrawn with carriage returns and has been still for this long is handed on. Any other open line waits for its newline.
+REDRAWN_S: Final = 0.2
 
 
 class NoteCode(StrEnum):
@@ -355,8 +357,8 @@ class FollowedFile:
         return text
 
     def _idle(self) -> list[Batch]:
-        """Handle a check that found nothing new. After 0.2 s without new data, return the pending state, if any."""
-        if self._quiet or time.monotonic() - self._last_byte < 0.2:
+        """Handle a check that found nothing new. After `REDRAWN_S`, return the pending state of a redrawn line, if any."""
+        if self._quiet or time.monotonic() - self._last_byte < REDRAWN_S:
             return []
         self._quiet = True
         batch = self.feed.quiet()
