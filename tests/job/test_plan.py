@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.errors import JobError
 from supervisor.job.launch.env import applied
-from supervisor.job.launch.plan import LaunchPlan, build_plan, plan_as_shell, wants_port
+from supervisor.job.launch.plan import (
+    ENDPOINT_PORT,
+    LaunchPlan,
+    build_plan,
+    endpoint_of,
+    plan_as_shell,
+    wants_port,
+)
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.text.redact import redact_argv
 from tests.job.lines import job
@@ -50,6 +57,21 @@ def test_the_users_own_rendezvous_is_left_alone() -> None:
         assert not wants_port(spec)
         assert not any(a.startswith("--master-port") for a in plan(spec).argv)
     assert "--standalone" in plan(job("train.py"), port=None).argv
+
+
+@pytest.mark.parametrize(
+    ("said", "host", "port"),
+    [
+        ("head:29400", "head", 29400),
+        ("head", "head", ENDPOINT_PORT),
+        ("[::1]", "::1", ENDPOINT_PORT),
+        ("[::1]:65535", "::1", 65535),
+        ("head:65536", "head", None),
+        ("head:http", "head", None),
+    ],
+)
+def test_an_endpoint_is_split_as_torchrun_does(said: str, host: str, port: int | None) -> None:
+    assert endpoint_of(job(f"--rdzv-backend c10d --rdzv-endpoint {said} train.py")) == (host, port)
 
 
 def test_many_nodes() -> None:

@@ -15,9 +15,19 @@ from supervisor.job.errors import JobError
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
 from supervisor.run.next_job import NextJob, next_job, unmeasured_trial
-from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
+from supervisor.run.records import Cause, Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
 from tests.policy.cases import verdict
+
+
+def test_a_title_says_the_cause_only_if_the_causes_line_has_it() -> None:
+    told = verdict(FailureClass.CODE_ERROR)
+    said = {
+        text: replace(told, title="KeyError: 'a'", cause=Cause("t.log", 3, text))
+        for text in ("KeyError: 'a'", "exit")
+    }
+    assert [told.title_says_cause, *(one.title_says_cause for one in said.values())] == [False, True, False]
+
 
 BATCH = BatchSpec(8, 2, 2)
 KNOBS = Knobs(
