@@ -72,7 +72,7 @@ class Reading:
             pause_s = FIRST_WORD_S
             while not done.wait(pause_s):
                 pause_s = min(pause_s * 2, MOST_PAUSE_S)
-                complain(verb, f"{self.path}: {self.seen / 1e9:.3f} GB read so far: Ctrl-C leaves")
+                complain(verb, f"{self.path}: {self.seen / 1e6:,.0f} MB read so far: Ctrl-C leaves")
 
         threading.Thread(target=report, name="stoker-reading", daemon=True).start()
         try:

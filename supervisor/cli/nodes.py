@@ -294,7 +294,7 @@ def _show(started: Started, found: Sequence[NodeStatus | SshError]) -> None:
         if not isinstance(each, NodeStatus):
             rows.append((str(node), host, str(each).removeprefix(f"{host}: "), "", "", ""))
             continue
-        keeper = "lives" if each.keeper else "ended" if each.over else "none"
+        keeper = "alive" if each.keeper else "ended" if each.over else "none"
         state = each.state or ("waits" if each.found else "no such run")
         step = "-" if each.step is None else f"{each.step}/{each.steps}" if each.steps else str(each.step)
         rows.append((str(node), host, state, str(each.attempt or "-"), step, keeper))

@@ -143,7 +143,7 @@ def _end(request: Request) -> Said:
     run = RunPaths(Path(request.run_dir))
     holder = holder_here(run.node(request.node).lock)
     if not has_keeper(run, request.node) or holder is None:
-        return Said(ok=True, text="no keeper lives there")
+        return Said(ok=True, text="no keeper is running there")
     if request.token and environment_value(holder.pid, STARTED_BY) != request.token:
         return Said(ok=True, text=f"its keeper (pid {holder.pid}) is of another start: it stays")
     if not send_signal(ProcessId(holder.pid, holder.start_time), signal.SIGTERM):

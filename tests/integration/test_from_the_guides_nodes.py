@@ -103,7 +103,7 @@ def test_the_commands_over_ssh(hosts: sshd.Hosts, tmp_path: Path) -> None:
 
     assert wait_until(lambda: last_step(run) >= 2, DEADLINE_S), on_loopback("logs")
     code, said = on_loopback("status")
-    assert (code, said.count("beats")) == (0, 2), said
+    assert (code, said.count("alive")) == (0, 2), said
     code, said = on_loopback("logs")
     assert code == 0
     assert "node 0 rank 0: " in said
