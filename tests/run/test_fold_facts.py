@@ -48,6 +48,15 @@ def test_a_rank_that_fails_explains_a_silence_until_it_is_taken_back() -> None:
     assert attempt_after(FAILING, ev.Progress(t=T + 11, attempt=1, step=3)).failing is None
 
 
+def test_the_time_between_two_attempts_is_no_time_of_the_run() -> None:
+    again = ev.LaunchIntended(t=T + 3600, attempt=2, argv=(), reason="again")
+    ended = ev.AttemptEnded(t=T + 60, attempt=1, exit_code=1)
+    state = replay((*BEGUN, ended, again))
+    began_t = not_none(state.began_t)
+    assert state.waited_s == pytest.approx(3540)
+    assert state.elapsed_s(T + 3700, has_keeper=True) == pytest.approx(T + 3700 - began_t - 3540)
+
+
 def test_events_of_an_attempt_that_is_not_known_change_nothing() -> None:
     before = replay(BEGUN)
     for event in (
