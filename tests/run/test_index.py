@@ -192,3 +192,10 @@ def test_the_trash_keeps_run_directories_a_week_and_removes_nothing_else(tmp_pat
     (tmp_path / TRASH / "link").symlink_to(elsewhere.root)
     assert empty(tmp_path, 1e12) == 0
     assert all(path.exists() for path in (unmarked.root, folder, elsewhere.root))
+
+
+def test_a_name_that_cannot_be_kept_is_an_error_with_the_files_path(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file, so no folder can be made in it")
+    run = make_run(tmp_path / "runs")
+    with pytest.raises(OSError, match=r"stoker.index"):
+        give_name(run, "fond", {"XDG_STATE_HOME": str(tmp_path / "state")})
