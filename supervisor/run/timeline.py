@@ -249,5 +249,5 @@ def _decision(event: ev.Decided, attempt: AttemptState | None) -> _Shown | None:
         again = attempt.decision is not None and attempt.decision.reason == decision.reason
         if again or (decision.kind is DecisionKind.STOP and attempt.ended_on_request):
             return None
-    tone = Tone.GOOD if decision.kind is DecisionKind.RESTART else Tone.WARN
-    return tone, {"decision": decision.kind, "reason": decision.reason}
+    tones = {DecisionKind.RESTART: Tone.GOOD, DecisionKind.STOP: Tone.INFO}  # a stop was requested
+    return tones.get(decision.kind, Tone.WARN), {"decision": decision.kind, "reason": decision.reason}

@@ -117,7 +117,7 @@ def test_what_takes_long_to_read_says_so(make: Callable[[Path], None], verb: str
         finally:
             process.kill()
     assert first.startswith(f"stoker {verb}: train.log: ")
-    assert "GB read so far: Ctrl-C leaves" in first
+    assert "MB read so far: Ctrl-C leaves" in first
     peak_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     assert peak_kb < MOST_RESIDENT_KB
 

@@ -70,7 +70,7 @@ def left(count: int) -> tuple[ev.LeftProcess, ...]:
     (ev.AttemptEnded(t=T, attempt=1, exit_code=-9, last_step=3), ("attempt_ended", "bad", {"attempt": 1, "exit_code": -9})),
     (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "so it is")), ("decided", "good", {"decision": "restart", "reason": "so it is"})),
     (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.HOLD, "so it is")), None),
-    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.STOP, "so it is")), ("decided", "warn", {"decision": "stop", "reason": "so it is"})),
+    (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.STOP, "so it is")), ("decided", "info", {"decision": "stop", "reason": "so it is"})),
     (ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "so it is"), by="ada"), None),
     (ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps"), ("resume_compared", "good", {"attempt": 2, "result": "same", "text": "30 steps"})),
     (ev.ResumeCompared(t=T, attempt=2, result=Sameness.DIFFERS, text="30 steps"), ("resume_compared", "bad", {"attempt": 2, "result": "differs", "text": "30 steps"})),

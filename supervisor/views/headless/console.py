@@ -200,11 +200,11 @@ class ConsoleView:
         if isinstance(event, ev.ProcessesGone):
             self._reads_on = event.attempt
         if isinstance(event, ev.BatchMeasured):
-            lines = tuple(event_lines(event, self.state))
+            lines = tuple(event_lines(event))
             yield from (line for line in lines if (event.attempt, line) not in self._measured)
             self._measured = tuple((event.attempt, line) for line in lines)
             return
-        yield from event_lines(event, self.state)
+        yield from event_lines(event)
 
 
 def console_file(run: RunPaths, node: int = 0) -> Path:
@@ -222,12 +222,12 @@ def wants_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
     return stream.isatty() and env.get("TERM") != "dumb"
 
 
-def event_lines(event: ev.Event, state: RunState | None = None) -> Iterable[Line]:
-    """Render an event of a run in `state` as log lines. Events meant only for programs produce none."""
+def event_lines(event: ev.Event) -> Iterable[Line]:
+    """Render an event as log lines. Events meant only for programs produce none."""
     kind = type(event)
     if (made := MADE.get(kind)) is not None:
         return made(event)
-    if kind in AS_ON_THE_TIMELINE and (moment := moment_of(event, state or RunState())) is not None:
+    if kind in AS_ON_THE_TIMELINE and (moment := moment_of(event, RunState())) is not None:
         text = english.moment(moment)
         return ((TONE_LEVELS.get(moment.tone, Level.INFO), text),) if text else ()
     return ()

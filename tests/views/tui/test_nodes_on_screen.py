@@ -101,12 +101,12 @@ def test_the_logs_of_all_nodes_are_one_and_are_searched_and_filtered_by_node(tmp
         await until(pilot, lambda: "n1 r2" in pane(app, "log") and "1 of 1" in pane(app, "log"), "the match")
         await pilot.press("escape")
         await pilot.press("right_curly_bracket", "right_curly_bracket")
-        await until(pilot, lambda: "log · node 1" in pane(app, "log"), "node 1 alone")
+        await until(pilot, lambda: "· node 1" in pane(app, "log"), "node 1 alone")
         assert "n0" not in pane(app, "log")
         await pilot.press("escape")
         # Enter on a node shows the logs of its ranks.
         await pilot.press("3", "enter")
-        await until(pilot, lambda: "log · node 0" in pane(app, "log"), "node 0 alone")
+        await until(pilot, lambda: "· node 0" in pane(app, "log"), "node 0 alone")
         await pilot.press("L")
         await until(
             pilot, lambda: "n0-1 r0-1 ×2" in shown(app) or "n0 r0-1 ×2" in shown(app), "the log screen"
