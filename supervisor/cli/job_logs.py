@@ -205,12 +205,15 @@ def _recorded(run: RunPaths, attempt: int) -> JobEvidence:
     from supervisor.run.runfile import BadRunFile, read_run_file
     from supervisor.run.state import AttemptState
 
-    attempts = []
+    attempts, unknown = [], []
     for number in run.nodes():
-        state = read_state(run.node(number).journal)
-        view = state.find(attempt) or AttemptState(number=attempt, planned_t=0.0)
-        attempts.append(NodeAttempt(number, run.node(number), state, view))
-    if not attempts:  # folders named like nodes, without a number
+        node, state = run.node(number), read_state(run.node(number).journal)
+        if (view := state.find(attempt)) is not None:
+            attempts.append(NodeAttempt(number, node, state, view))
+        elif node.attempt(attempt).root.exists():  # its journal is damaged, but its logs may be read
+            unknown.append(NodeAttempt(number, node, state, AttemptState(number=attempt, planned_t=0.0)))
+    attempts += unknown
+    if not attempts:  # the attempt left nothing
         return JobEvidence(logs=())
     record = None
     with contextlib.suppress(BadRunFile):  # an observed run has no run file

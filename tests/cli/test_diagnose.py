@@ -1,3 +1,4 @@
+import contextlib
 import gzip
 import json
 import os
@@ -200,6 +201,24 @@ def test_a_run_directory_is_judged_by_its_last_attempt(tmp_path: Path, call: Cal
     code, (first,) = told(call, "--attempt 1", tmp_path)
     assert (code, first["attempt"], first["failure"], first["rank"]) == (10, 1, "cuda_oom", 1)
     assert first["cause"]["path"].endswith("1/stderr.log")
+
+
+def test_a_node_that_started_no_such_attempt_does_not_speak_for_it(tmp_path: Path, call: Call) -> None:
+    begun = ev.RunStarted(t=1.0, run_id="run-1", name="job", mode="launched", host="n0")
+    first, second = (ev.LaunchIntended(t=float(n), attempt=n, argv=(), reason="why") for n in (1, 2))
+    differs = ev.PlanDiffers(t=3.0, attempt=2, planned="micro-batch 4", measured="micro-batch 8")
+    stop = ev.StopIntended(t=3.0, attempt=2, why=ev.StopWhy.PLAN_DIFFERS, by="stoker", grace_s=5.0)
+    for node, facts in enumerate(([begun, first], [begun, first, second, differs, stop])):
+        paths = RunPaths(tmp_path).node(node)
+        paths.root.mkdir(parents=True)
+        with contextlib.closing(JournalWriter(paths.journal)) as journal:
+            for fact in facts:
+                journal.append(fact)
+    folder = RunPaths(tmp_path).node(1).attempt(2).root
+    folder.mkdir(parents=True)
+    (folder / "agent.log").write_text(STEPS)
+    (found,) = told(call, "--attempt 2", tmp_path)[1]
+    assert found["title"] == "planned micro-batch 4, measured micro-batch 8"
 
 
 def test_a_folder_is_one_job_and_each_is_many(tmp_path: Path, call: Call) -> None:
