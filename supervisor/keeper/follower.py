@@ -18,7 +18,7 @@ from supervisor.keeper.base.background import Background
 from supervisor.keeper.loop import Group, Keeper
 from supervisor.keeper.planning.attempt_evidence import CUT_OFF
 from supervisor.keeper.planning.launch_plans import StillAlive
-from supervisor.keeper.planning.readiness import RendezvousWatch, meeting_point
+from supervisor.keeper.planning.readiness import RendezvousWatch, rendezvous_of
 from supervisor.policy import EXIT_FAILED, EXIT_LOST, EXIT_STOPPED
 from supervisor.run import events as ev
 from supervisor.run import heartbeat
@@ -125,7 +125,7 @@ class Following(Group):
                 self._watched.add(condition.attempt)
                 self._keeper.watch()
                 self._obey(condition.attempt, now)
-                self._rendezvous.look(self._state.attempt, meeting_point(self._job, self._order))
+                self._rendezvous.look(self._state.attempt, rendezvous_of(self._job, self._order))
             case st.Ended() if self._keeper.reads_on:
                 self._keeper.watch()
             case st.Finished():
@@ -217,7 +217,7 @@ class Following(Group):
         if self._leader.silent_s(now) <= heartbeat.SILENT_S:
             self._answered_t = now
             return False
-        where = meeting_point(self._job, self._order)
+        where = rendezvous_of(self._job, self._order)
         if where is None:
             return self._leader.silent_s(now) > self._job.timing.node_timeout_s
         if self._answered_t is None:
@@ -233,7 +233,7 @@ class Following(Group):
     def _look_for_a_route(self, view: st.AttemptState) -> None:
         """If node 0's machine is unreachable after a local failure, journal that so the verdict can blame the node that was cut off."""
         asked = view.stop is not None and view.stop.why in st.REQUESTED_STOPS
-        where = meeting_point(self._job, self._order)
+        where = rendezvous_of(self._job, self._order)
         if view.number not in self._watched - {self._routed} or view.exit_code in {None, 0}:
             return
         self._routed = view.number

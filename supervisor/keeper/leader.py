@@ -16,7 +16,7 @@ from supervisor.job.batch import BatchChange, describe_change
 from supervisor.job.errors import JobError
 from supervisor.keeper.loop import Group, Keeper
 from supervisor.keeper.planning.launch_plans import batch_on
-from supervisor.keeper.planning.readiness import RendezvousWatch, meeting_point
+from supervisor.keeper.planning.readiness import RendezvousWatch, rendezvous_of
 from supervisor.run import events as ev
 from supervisor.run import heartbeat
 from supervisor.run import state as st
@@ -159,7 +159,7 @@ class Leading(Group):
                 return not self._may_launch(now)
             case st.Launching() | st.Running() | st.Stopping():
                 self._follow_others(condition.attempt, now)
-                self._rendezvous.look(self._state.attempt, meeting_point(self._job, self._orders.newest_run))
+                self._rendezvous.look(self._state.attempt, rendezvous_of(self._job, self._orders.newest_run))
                 return False
             case st.Ended() if self._keeper.reads_on:
                 return False

@@ -11,20 +11,20 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
 from supervisor.job.errors import JobError
-from supervisor.job.launch.plan import ENDPOINT_PORT, MASTER_PORT, endpoint_of
+from supervisor.job.launch.plan import ENDPOINT_PORT
 from supervisor.job.memory_fit import size
 from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.planning.resume_points import drop_copies, resume_point
-from supervisor.preflight.meeting import CONNECT_S, Failed, Way, why_not
+from supervisor.preflight.meeting import CONNECT_S, Failed, Way, meeting_point, why_not
 from supervisor.preflight.network import is_free, port_holder
 from supervisor.run import events as ev
 from supervisor.run import state as st
@@ -374,7 +374,7 @@ class RendezvousWatch:
         self._refused = False
 
     def look(self, view: st.AttemptState | None, where: tuple[str, int] | None) -> None:
-        """Probe if due. Call this often. For `where`, see `meeting_point`."""
+        """Probe if due. Call this often. For `where`, see `rendezvous_of`."""
         if view is None or where is None or view.started_t is None:
             return
         if any(rank.pid for rank in view.ranks.values()):
@@ -408,13 +408,10 @@ class RendezvousWatch:
         self._probe.close(CONNECT_S)
 
 
-def meeting_point(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
-    """Return the address where torchrun's store listens on node 0, or None if unknown."""
-    host, port = endpoint_of(job)
-    if host:
-        return host, port or ENDPOINT_PORT
-    if job.master_addr is None:
-        return None
+def rendezvous_of(job: JobSpec, order: Order | None) -> tuple[str, int] | None:
+    """Return the address where torchrun's store listens on node 0, or None if unknown. `order` may set the port."""
     launch = order.launch if order is not None else None
-    port_given = launch.master_port if launch is not None else None
-    return job.master_addr, port_given or job.master_port or MASTER_PORT
+    if launch is not None and launch.master_port:
+        job = replace(job, master_port=launch.master_port)
+    host, port = meeting_point(job)
+    return (host, port or ENDPOINT_PORT) if host else None
