@@ -37,23 +37,12 @@ usage: stoker check [--json] [--deep]                        this machine
 Nothing is started or written, unless --deep: then the ranks meet once, with a process each. Exit 0, or 3 where a start
 would be refused, or 2 for a file that cannot be trained on.
 """
-DATA_FLAGS: Final = frozenset(
-    [
-        "--data",
-        "--vocab-size",
-        "--vocab_size",
-        "--data-dtype",
-        "--data_dtype",
-        "--max-seq-len",
-        "--max_seq_len",
-        "--field",
-    ]
-)
+DATA_FLAGS: Final = ("--data", "--vocab-size", "--data-dtype", "--max-seq-len", "--field")
 
 
 def main(argv: list[str]) -> int:
     """Check what the arguments ask for: a job (as for `stoker run`), data files (after `--data`), or else the machine."""
-    if argv and argv[0].partition("=")[0] in DATA_FLAGS:
+    if argv and argv[0].partition("=")[0].replace("_", "-") in DATA_FLAGS:
         return _check_data([word.removeprefix("--data=") for word in argv if word != "--data"])
     if argv[:1] in (["-h"], ["--help"]):
         say(*USAGE.splitlines())
