@@ -392,7 +392,7 @@ def test_a_run_over_two_hosts_is_started_watched_cut_off_and_stopped(hosts: Host
         assert hosts.listen(name)
     there = hosts.nodes("status", cwd=tmp_path)
     assert there.code == 0, there
-    assert [line.split()[-1] for line in there.out.splitlines()[2:]] == ["lives", "lives"]
+    assert [line.split()[-1] for line in there.out.splitlines()[2:]] == ["alive", "alive"]
     stopped = hosts.nodes("stop", cwd=tmp_path)
     assert stopped.code == 0, stopped
     assert [type(state_of(run, node).condition) for node in (0, 1)] == [st.Finished, st.Finished]

@@ -106,7 +106,7 @@ class ProcessesPage(Page):
         state, attempt = snapshot.state, snapshot.state.attempt
         if attempt is None:
             return [row(Span(tr("nothing was launched yet"), TextStyle.DIM))]
-        word = "lives" if snapshot.keeper_alive else "ended" if state.is_over else "gone"
+        word = "alive" if snapshot.keeper_alive else "ended" if state.is_over else "gone"
         values = snapshot.machine.values if snapshot.machine is not None and snapshot.keeper_alive else {}
         use = ""
         if values.get("stoker_rss_bytes") is not None:
@@ -116,7 +116,7 @@ class ProcessesPage(Page):
             tr("supervisor"), f"{tr('pid')} {state.keeper_pid or fm.DASH}  {tr(word)}{use}", width
         )
         if state.mode != "observed":
-            word = "ended" if attempt.ended_t is not None or attempt.reads_on else "runs"
+            word = "ended" if attempt.ended_t is not None or attempt.reads_on else "running"
             rows += labelled("torchrun", f"{tr('pid')} {attempt.pid or fm.DASH}  {tr(word)}", width)
         for _, rank in sorted(attempt.ranks.items()):
             word, style = rank_state(rank, state, is_live=snapshot.keeper_alive)
