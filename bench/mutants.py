@@ -3,8 +3,8 @@
     python bench/mutants.py [--count 20] [--seed N] [--under supervisor/views/tui] [--keep bench/results/mutants.json]
 
 Each mutation is made in a copy of the checkout. First the tests that name the module are run, of the folder that mirrors its package; if
-none of them fails, all of that folder; then those of tests/contract that name it, where what two packages share is tested. A mutation that
-no test notices survives; one that changes nothing a user could see counts as survived all the same.
+none of them fails, all of that folder; at last all that `make test` runs side by side. A mutation that none of these notices survives; one
+that changes nothing a user could see counts as survived all the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bench.common import ROOT, command_line, surroundings, tell
 AIM = 0.9
 TESTS_S = 900
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".*_cache")
-SHORT = "not e2e and not gpu and not frameworks and not serial"
+SHORT = "not e2e and not thorough and not gpu and not frameworks and not serial"
 COMPARED = {
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
     ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"), ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"),
@@ -208,8 +208,7 @@ def killed_by(mutation: Mutation, copy: Path) -> str:
     original = path.read_bytes()
     end = mutation.start + len(mutation.old.encode())
     mutated = original[: mutation.start] + mutation.new.encode() + original[end:]
-    for tests in (near, folder_of, shared):
-        chosen = tests(mutation.path, copy)
+    for chosen in (near(mutation.path, copy), folder_of(mutation.path, copy), ["tests"]):
         path.write_bytes(mutated)
         try:
             killer = failing(chosen, copy) if chosen else ""
@@ -232,19 +231,10 @@ def folder_of(module: str, copy: Path) -> list[str]:
 
 def near(module: str, copy: Path) -> list[str]:
     """Return the test files in that folder that mention the module."""
-    return _naming(module, copy, folder_of(module, copy))
-
-
-def shared(module: str, copy: Path) -> list[str]:
-    """Return the contract tests that mention the module."""
-    return _naming(module, copy, ["tests/contract"])
-
-
-def _naming(module: str, copy: Path, folders: list[str]) -> list[str]:
     dotted = module.removesuffix(".py").replace("/", ".")
     package, _, name = dotted.rpartition(".")
     named = re.compile(rf"\b{re.escape(dotted)}\b|from {re.escape(package)} import [^)\n]*\b{name}\b")
-    files = sorted(each for folder in folders for each in (copy / folder).rglob("test_*.py"))
+    files = sorted(each for folder in folder_of(module, copy) for each in (copy / folder).rglob("test_*.py"))
     return [
         str(each.relative_to(copy))
         for each in files
