@@ -144,8 +144,14 @@ def test_a_second_writer_is_refused_also_in_another_process(tmp_path: Path) -> N
     path = tmp_path / "j"
     writer = JournalWriter(path)
     writer.append(note("one"))
-    with pytest.raises(BlockingIOError, match="another process writes this journal"):
+    opened = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(BlockingIOError) as refused:
         JournalWriter(path)
+    assert (refused.value.strerror, refused.value.filename) == (
+        "another process writes this journal",
+        str(path),
+    )
+    assert len(os.listdir("/proc/self/fd")) == opened
     second = [sys.executable, "-c", SECOND, str(path)]
     done = subprocess.run(second, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "another process writes this journal\n"
