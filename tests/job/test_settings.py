@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,16 @@ from supervisor.job.config.setting_values import (
 from supervisor.job.config.trainer_table import TRAINER_KEYS
 from supervisor.job.errors import JobError
 from supervisor.job.setting_keys import SETTINGS, KeyType, Setting
-from supervisor.job.spec import ClassOverride, OwnSignature
+from supervisor.job.spec import (
+    ClassOverride,
+    EntryKind,
+    FitSettings,
+    JobSpec,
+    Knobs,
+    OwnSignature,
+    TrialSettings,
+)
+from tests.job.lines import job
 from tests.spelling import words_of_kinds
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +75,17 @@ def test_no_setting_is_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_value_becomes_what_the_setting_holds(kind: KeyType, given: object, held: object) -> None:
     done = Setting(kind, "").held("--x", given)
     assert (type(done), done) == (type(held), held)
+
+
+def test_a_run_file_that_lacks_a_setting_means_its_default() -> None:
+    spec = job("--batch-knob --bs train.py")
+    made = JobSpec("train", EntryKind.SCRIPT, "train.py")
+    given = {"cwd", "knobs", "outputs", "world_size", "origins"}
+    differs = {field.name for field in fields(spec) if getattr(spec, field.name) != getattr(made, field.name)}
+    assert differs == given
+    assert spec.knobs == Knobs(batch="--bs", declared=True, refusal=spec.knobs.refusal)
+    assert job("--fit-batch train.py").fit == FitSettings()
+    assert job("--trial train.py").trial == TrialSettings()
 
 
 CLASSES = frozenset({"hang", "cuda_oom", "healthy", "unknown", "code_error"})
