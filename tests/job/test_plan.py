@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,17 +10,19 @@ from hypothesis import strategies as st
 
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.errors import JobError
-from supervisor.job.launch.env import applied
+from supervisor.job.launch.env import INSTRUMENT, WIRE_REASON, EnvChange, applied
 from supervisor.job.launch.plan import (
     ENDPOINT_PORT,
+    CheckpointCopy,
     LaunchPlan,
     build_plan,
     endpoint_of,
+    plan_as_record,
     plan_as_shell,
     wants_port,
 )
 from supervisor.job.spec import EntryKind, JobSpec
-from supervisor.text.redact import redact_argv
+from supervisor.text.redact import HIDDEN, redact_argv
 from tests.job.lines import job
 
 PRESET = "device_batch_size = 8\ntotal_batch_size = 49152\nmax_seq_len = 2048\n[run]\nnproc_per_node = 2\n"
@@ -169,23 +172,105 @@ WANDB_MODE = "disabled"
     assert ("WANDB_MODE", "disabled") in {(c.name, c.value) for c in second.env}
 
 
-def test_environment_has_its_reasons() -> None:
+LINES = ("PYTHONUNBUFFERED", "1", "else a rank's lines reach its file only when a buffer is full")
+OURS = "stoker sets this flag of torchrun itself"
+SEEN = "batch, steps and checkpoints are measured in the process (--no-instrument: not)"
+STACKS = "hang.faulthandler: ranks can be asked for their stacks"
+SWITCH, FIXED = (
+    "--debug-distributed: how ranks meet and where they wait",
+    "--deterministic: what a script cannot set for itself",
+)
+NO_LIBUV = "libuv = false: this PyTorch has no libuv; agent and workers need to know"
+CUDA = "cuda_home: this CUDA comes first"
+TWIN = "the other name of PYTORCH_CUDA_ALLOC_CONF: releases differ in which one they read"
+OWN_TORCH = "[run]\nscript = 'a.py'\nlibuv = false\ntorch_local_path = '/t'\ncuda_home = '/c'\n[instrument]\nenabled = false\n[env]\nA = 1\n"
+OWN_CUDA = "[run]\nscript = 'a.py'\ncuda_home = '/c'\n[env]\nA = 1\n[hang]\nfaulthandler = true\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "config", "base", "changes"),
+    [
+        ("--nproc-per-node 2 --env HF_TOKEN=hf_x --env PYTORCH_CUDA_ALLOC_CONF=x train.py", None, {"PET_TEE": "3", "PET_MAX_RESTARTS": "3"}, [
+            LINES, ("OMP_NUM_THREADS", "1", "as torchrun would: several ranks share the cores"), ("PET_MAX_RESTARTS", None, OURS), ("PET_TEE", None, OURS),
+            ("HF_TOKEN", "hf_x", "yours (flag --env)"), ("PYTORCH_CUDA_ALLOC_CONF", "x", "yours (flag --env)"), ("PYTHONPATH", INSTRUMENT, SEEN), ("PYTORCH_ALLOC_CONF", "x", TWIN),
+        ]),
+        ("--nproc-per-node 2 --env PYTORCH_CUDA_ALLOC_CONF=x --env PYTORCH_ALLOC_CONF=y train.py", None, {"PYTHONUNBUFFERED": "0", "OMP_NUM_THREADS": "4", "PYTHONPATH": "/p"}, [
+            ("PYTORCH_CUDA_ALLOC_CONF", "x", "yours (flag --env)"), ("PYTORCH_ALLOC_CONF", "y", "yours (flag --env)"), ("PYTHONPATH", f"{INSTRUMENT}:/p", SEEN),
+        ]),
+        ("-- ./x", None, {"PET_TEE": "3", "SLURM_PROCID": "0", "SLURM_STEP_ID": "2"}, [
+            LINES, ("PYTHONPATH", INSTRUMENT, SEEN), ("STOKER_SLURM_STEP", "2:0", "tells a rank's SLURM_PROCID from stoker's own"),
+        ]),
+        ("--debug-distributed --deterministic --no-instrument --env PYTHONHASHSEED=7 train.py", None, {"NCCL_DEBUG": "TRACE"}, [
+            LINES, ("TORCH_DISTRIBUTED_DEBUG", "INFO", SWITCH), ("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000", SWITCH), ("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", SWITCH),
+            ("CUBLAS_WORKSPACE_CONFIG", ":4096:8", FIXED), ("PYTHONHASHSEED", "7", "yours (flag --env)"),
+        ]),
+        ("--config job.toml", OWN_TORCH, {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib"}, [
+            LINES, ("USE_LIBUV", "0", NO_LIBUV), ("TORCHELASTIC_USE_AGENT_STORE", "0", NO_LIBUV), ("PYTHONPATH", "/t", "torch_local_path: a PyTorch built here comes first"),
+            ("CUDA_HOME", "/c", CUDA), ("PATH", "/c/bin:/bin", CUDA), ("LD_LIBRARY_PATH", "/c/lib64:/t/torch/lib:/lib", CUDA), ("A", "1", "yours (job file job.toml:9)"),
+        ]),
+        ("--config job.toml --env A=2", OWN_CUDA, {"STOKER_INSTRUMENT": "0", "SLURM_PROCID": "0"}, [
+            LINES, ("CUDA_HOME", "/c", CUDA), ("PATH", "/c/bin", CUDA), ("LD_LIBRARY_PATH", "/c/lib64", CUDA), ("A", "2", "yours (flag --env)"),
+            ("STOKER_FAULTHANDLER", "1", STACKS), ("STOKER_INSTRUMENT", "0", "nothing is measured in the process"), ("PYTHONPATH", INSTRUMENT, STACKS),
+        ]),
+        ("--config job.toml", "depth = 4\n", {}, [LINES, ("PYTHONSAFEPATH", "1", "so that a trainer.py of yours is not imported instead of the bundled one")]),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)  # fmt: skip
+def test_each_change_of_the_environment_has_its_reason(
+    line: str, config: str | None, base: dict[str, str], changes: list[tuple[str, str | None, str]]
+) -> None:
+    made = plan(job(line, config), base_env=base)
+    folder = "/r/x/nodes/0/attempts/1"
+    wire = {
+        "RUN_DIR": "/r/x",
+        "ATTEMPT": "1",
+        "TELEMETRY_DIR": f"{folder}/telemetry",
+        "STOP_FILE": f"{folder}/stop",
+    }
+    of_wire = [EnvChange(f"STOKER_{name}", value, WIRE_REASON) for name, value in wire.items()]
+    assert list(made.env) == [*(EnvChange(*change) for change in changes), *of_wire]
+    more = plan(job(line, config), base_env=base, env=(("A", "3"),), node_dir="/n", confirm=True).env
+    assert [change for change in more if change not in made.env] == [
+        EnvChange("STOKER_NODE_DIR", "/n", WIRE_REASON),
+        EnvChange("STOKER_CONFIRM", f"{folder}/telemetry/confirmed", WIRE_REASON),
+        EnvChange("A", "3", "changed for this attempt"),
+    ]
+    assert applied({"PET_TEE": "3", "A": "0"}, (EnvChange("PET_TEE", None, ""),)) == {"A": "0"}
+
+
+def test_a_plan_is_shown_and_kept_without_its_secrets() -> None:
     spec = job(
-        "--nproc-per-node 2 --env HF_TOKEN=hf_secretsecretsecret --env PYTORCH_CUDA_ALLOC_CONF=x train.py"
+        "--single-gpu --env HF_TOKEN=hf_secretsecretsecret train.py --micro_batch_size 4 --accum 1 --name 'a b'",
+        gpus=1,
     )
-    base = {"PET_TEE": "3", "PATH": "/bin"}
-    made = plan(spec, base_env=base, env=(("USE_LIBUV", "0"),))
-    child = applied(base, made.env)
-    assert "PET_TEE" not in child
-    assert child["PYTHONUNBUFFERED"] == child["OMP_NUM_THREADS"] == "1"
-    assert child["PYTORCH_ALLOC_CONF"] == "x"
-    assert child["HF_TOKEN"] == "hf_secretsecretsecret"
-    assert child["USE_LIBUV"] == "0"
-    assert child["STOKER_RUN_DIR"] == "/r/x"
-    assert child["STOKER_TELEMETRY_DIR"].startswith("/r/x/nodes/0/attempts/1/")
-    assert all(change.reason for change in made.env)
-    quiet = plan(job("train.py"), base_env={"PYTHONUNBUFFERED": "0", "OMP_NUM_THREADS": "4"})
-    assert not {"PYTHONUNBUFFERED", "OMP_NUM_THREADS"} & {c.name for c in quiet.env}
+    spec = replace(spec, notes=("it is told",), instrument=False)
+    made = plan(spec, base_env={"PET_TEE": "3", "PYTHONUNBUFFERED": "1"}, attempt=2, batch=BatchSpec(2, 2, 1))
+    wire = "# STOKER_RUN_DIR, STOKER_ATTEMPT, STOKER_TELEMETRY_DIR, STOKER_STOP_FILE: tells a trainer that knows stoker where to report"
+    command = [
+        "cd /w && env", "-u PET_TEE", 'HF_TOKEN="$HF_TOKEN"', "CUDA_VISIBLE_DEVICES=0", "STOKER_RUN_DIR=/r/x", "STOKER_ATTEMPT=2",
+        "STOKER_TELEMETRY_DIR=/r/x/nodes/0/attempts/1/telemetry", "STOKER_STOP_FILE=/r/x/nodes/0/attempts/1/stop", shlex.join(made.argv),
+    ]  # fmt: skip
+    assert plan_as_shell(made).splitlines() == [
+        "# note: it is told",
+        "# batch: 2 × accumulation 2 × 1 rank = global batch 4",
+        f"# PET_TEE: {OURS}",
+        "# HF_TOKEN: yours (flag --env) (value not shown: export it first)",
+        "# CUDA_VISIBLE_DEVICES: yours (--single-gpu: the first that is visible)",
+        wire,
+        *" \\\n  ".join(command).splitlines(),
+    ]
+    copy = CheckpointCopy("/c/4", "/c/5", "step", 4, 5)
+    record = plan_as_record(replace(made, copy=copy, applied=(("--bs", "2"),)))
+    env = record.pop("env")
+    assert env[0] == {"name": "PET_TEE", "value": None, "reason": OURS}
+    assert env[1] == {"name": "HF_TOKEN", "value": HIDDEN, "reason": "yours (flag --env)"}
+    assert record == {
+        "schema": 1, "attempt": 2, "argv": list(made.argv), "cwd": "/w", "supervised_as": "torchrun",
+        "torchrun_log_dir": "/r/x/nodes/0/attempts/1/torchrun",
+        "batch": {"micro_batch_per_rank": 2, "accumulation_steps": 2, "world_size": 1, "unit": "samples", "tokens_per_sample": 1, "ranks_known": True, "global_batch": 4},
+        "world_size": 1, "local_world_size": 1, "resume": None, "notes": ["it is told"], "port": 23456,
+        "applied": {"--bs": "2"}, "resume_copy": {"source": "/c/4", "copy": "/c/5", "values": {"step": [4, 5]}},
+    }  # fmt: skip
 
 
 @settings(deadline=None)
@@ -197,28 +282,3 @@ def test_the_plan_pastes_back_to_its_own_words(args: list[str]) -> None:
         return
     command = plan_as_shell(made).splitlines()[-1]
     assert shlex.split(command) == list(made.argv)
-
-
-def test_switches_for_the_environment_yield_to_the_shell_and_to_the_job() -> None:
-    made = plan(
-        job("--debug-distributed --deterministic --env PYTHONHASHSEED=7 train.py"),
-        base_env={"NCCL_DEBUG": "TRACE"},
-    )
-    changes = {change.name: change for change in made.env}
-    assert "NCCL_DEBUG" not in changes, "what stands in the shell is left alone"
-    assert changes["TORCH_DISTRIBUTED_DEBUG"].value == "INFO"
-    assert changes["TORCH_NCCL_TRACE_BUFFER_SIZE"].value == "2000"
-    assert changes["TORCH_DISTRIBUTED_DEBUG"].reason.startswith("--debug-distributed")
-    assert changes["CUBLAS_WORKSPACE_CONFIG"].value == ":4096:8"
-    assert changes["PYTHONHASHSEED"].value == "7", "what the job says wins over a switch"
-    plain = {change.name for change in plan(job("train.py"), base_env={}).env}
-    assert not plain & {"TORCH_DISTRIBUTED_DEBUG", "CUBLAS_WORKSPACE_CONFIG", "CUDA_HOME"}
-
-
-def test_a_cuda_of_ones_own_comes_first() -> None:
-    config = "torch_local_path = '/opt/pytorch'\n[run]\ncuda_home = '/opt/cuda-12.4'\n"
-    base = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib"}
-    child = applied(base, plan(job("--config job.toml", config), base_env=base).env)
-    assert child["CUDA_HOME"] == "/opt/cuda-12.4"
-    assert child["PATH"] == "/opt/cuda-12.4/bin:/bin"
-    assert child["LD_LIBRARY_PATH"] == "/opt/cuda-12.4/lib64:/opt/pytorch/torch/lib:/lib"

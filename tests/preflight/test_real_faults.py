@@ -90,7 +90,7 @@ def test_a_full_disk_and_one_without_inodes(tmp_path: Path) -> None:
         assert found_by(host.check_disk, SCRIPT, enough) == [ok("disk", f"1.0 GiB free at {enough}")]
     with small_disk(tmp_path / "many", "100m,nr_inodes=50") as many:
         (finding,) = found_by(host.check_disk, SCRIPT, many)
-        assert finding.level is REFUSE
+        assert (finding.check, finding.level) == ("disk", REFUSE)
         assert re.fullmatch(rf"4\d more files fit at {many} \(its inodes are used up\)", finding.what)
         assert finding.fix == "remove files there, or choose another --runs-dir"
 
