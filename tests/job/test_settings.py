@@ -168,6 +168,7 @@ def test_all_that_is_wrong_in_a_file_is_said_at_once() -> None:
     with pytest.raises(JobError) as refused:
         checked("[policy]\nmax_retries = 'x'\nqqqqqqqqqq = 1\n[env]\nA = [1]\n")
     assert len(refused.value.message.splitlines()) == 3
+    assert str(refused.value) == refused.value.message
 
 
 def signature(**keys: object) -> tuple[OwnSignature, ClassOverride | None]:
