@@ -66,7 +66,7 @@ def test_syntax_is_a_warning_with_its_line(tmp_path: Path) -> None:
     assert found_by(target.check_script, spec, tmp_path) == warn(
         "script", "train.py:2: invalid syntax", "it will fail at once unless its Python reads it otherwise"
     )
-    (tmp_path / "train.py").write_text("raise SystemExit('ran')\n")
+    (tmp_path / "train.py").write_text(r"raise SystemExit('\q')  # an odd escape is the script's own affair")
     assert found_by(target.check_script, spec, tmp_path) == ok("script", "train.py compiles")
     (tmp_path / "train.py").unlink()
     assert found_by(target.check_script, spec, tmp_path) == warn(

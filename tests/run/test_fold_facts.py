@@ -16,7 +16,7 @@ from supervisor.run.fold import merge_progress, replay
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 from tests.conftest import not_none
 from tests.keeper.fakes import verdict_of
-from tests.keeper.runs import INTENDED, RUNS, STARTED, T
+from tests.keeper.runs import INTENDED, RUNS, SAVED, STARTED, T
 
 BEGUN = (STARTED, INTENDED, RUNS)
 
@@ -57,6 +57,10 @@ ENDED = ev.AttemptEnded(
     log_read_bytes=5,
     log_size_bytes=6,
 )
+NEWER = ev.CheckpointCommitted(t=T, attempt=1, step=8, path="c/8")
+COPY, COPIED = (
+    ev.CheckpointKept(t=T, attempt=attempt, step=step, path="k") for attempt, step in ((2, 4), (1, 7))
+)
 PROBED = ev.ProbeEnded(t=T, probe=1, micro_batch=8, fitted=True, why="", took_s=1.0)
 
 
@@ -96,6 +100,9 @@ PROBED = ev.ProbeEnded(t=T, probe=1, micro_batch=8, fitted=True, why="", took_s=
         ([DECIDED], ev.Held(t=T, attempt=1, reason="why", until=9.0), {"condition": st.HeldOpen(attempt=1, reason="why", decision=DECIDED.decision, until=9.0)}, {}),
         ([], ev.RequestDone(t=T, request_id="a", request=ev.RequestKind.NOTE, by="me"), {"answered": {"a": "done"}}, {}),
         ([], ev.RequestRefused(t=T, request_id="a", request="x", by="me", reason="stale"), {"answered": {"a": "stale"}}, {}),
+        ([], SAVED, {"checkpoint": SAVED, "checkpoints": (SAVED,)}, {"checkpoint_steps": (4,)}),
+        ([SAVED, COPY, COPIED], NEWER, {"checkpoint": NEWER, "checkpoints": (SAVED, NEWER), "kept": (COPY,)}, {"checkpoint_steps": (4, 8)}),
+        ([WAITING], COPY, {"kept": (COPY,), "waiting": None}, {}),
         ([], ev.ChangePlanned(t=T, attempt=1, lines=("- a",)), {}, {"change": ("- a",)}),
         ([], WAITING, {"waiting": WAITING}, {}),
         ([WAITING], ev.LaunchCleared(t=T, attempt=1, waited_s=3.0), {"waiting": None}, {}),
