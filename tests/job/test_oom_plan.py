@@ -182,41 +182,15 @@ KNOWN = Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--acc"
     ("knobs", "text"),
     [
         (KNOWN, "out of memory: restarts with micro-batch 4 × accumulation 4 from the newest checkpoint"),
-        (
-            replace(KNOWN, self_resuming=False),
-            "out of memory would end this run after its first step: how the script resumes is not known; --resume-knob FLAG=PATH",
-        ),
-        (
-            replace(KNOWN, self_resuming=False, cannot_resume=True),
-            "out of memory would end this run after its first step: the script does not resume; --restart-from-scratch",
-        ),
-        (
-            Knobs(self_resuming=True, refusal="what makes the 8 samples of a rank is not known"),
-            "out of memory would end this run: what makes the 8 samples of a rank is not known; --batch-knob NAME --accumulation-knob NAME",
-        ),
-        (
-            replace(KNOWN, accumulation=None),
-            "out of memory would end this run: no accumulation is known beside --bs (--accumulation-knob, or --allow-smaller-global); --accumulation-knob NAME",
-        ),
-        (
-            replace(KNOWN, batch_scope=KnobScope.UNKNOWN),
-            "out of memory would end this run: what --bs counts is not known: say --batch-scope per_rank, per_node or global; --batch-scope SCOPE",
-        ),
-        (
-            Knobs(refusal="--bs is a table's key", resume="--go", resume_value=""),
-            "out of memory would end this run: --bs is a table's key; --batch-knob NAME --accumulation-knob NAME",
-        ),
+        (replace(KNOWN, self_resuming=False), "out of memory would end this run after its first step: how the script resumes is not known; --resume-knob FLAG=PATH"),
+        (replace(KNOWN, self_resuming=False, cannot_resume=True), "out of memory would end this run after its first step: the script does not resume; --restart-from-scratch"),
+        (Knobs(self_resuming=True, refusal="what makes the 8 samples of a rank is not known"), "out of memory would end this run: what makes the 8 samples of a rank is not known; --batch-knob NAME --accumulation-knob NAME"),
+        (replace(KNOWN, accumulation=None), "out of memory would end this run: no accumulation is known beside --bs (--accumulation-knob, or --allow-smaller-global); --accumulation-knob NAME"),
+        (replace(KNOWN, batch_scope=KnobScope.UNKNOWN), "out of memory would end this run: what --bs counts is not known: say --batch-scope per_rank, per_node or global; --batch-scope SCOPE"),
+        (Knobs(refusal="--bs is a table's key", resume="--go", resume_value=""), "out of memory would end this run: --bs is a table's key; --batch-knob NAME --accumulation-knob NAME"),
     ],
-    ids=[
-        "restarts",
-        "resume not known",
-        "never resumes",
-        "batch not known",
-        "no accumulation",
-        "no scope",
-        "refused",
-    ],
-)
+    ids=["restarts", "resume not known", "never resumes", "batch not known", "no accumulation", "no scope", "refused"],
+)  # fmt: skip
 def test_what_an_out_of_memory_failure_would_do_is_one_line(knobs: Knobs, text: str) -> None:
     spec = replace(job("train.py"), knobs=knobs, batch=BatchSpec(8, 2, 2))
     found, restarts = oom_notice(spec, waits=False)
@@ -233,52 +207,12 @@ UNREAD = replace(READ, found=())
 @pytest.mark.parametrize(
     ("knobs", "batch", "words", "lines"),
     [
-        (
-            READ,
-            BatchSpec(8, 1, 2),
-            "--bs 8",
-            (
-                "micro-batch 8 (--bs, command line) · accumulation 1 (--acc, default) · × 2 ranks",
-                "--bs 8 → 4, --acc 1 → 2 (same global batch)",
-                "--bs 4 → 2, --acc 2 → 4; --bs 2 → 1, --acc 4 → 8",
-                "not known: a restart after the first step waits for you (--resume-knob, --self-resuming)",
-            ),
-        ),
-        (
-            replace(READ, counts=AccumulationCounts.ALL_RANKS, resume="--resume", resume_value=""),
-            BatchSpec(2, 1, 1),
-            "--bs 8",
-            (
-                "micro-batch 8 (--bs, command line) · accumulation 1 (--acc, of all ranks, default) · × 1 rank",
-                "--bs 8 → 1, --acc 1 → 2 (same global batch)",
-                "nothing smaller is left",
-                "--resume",
-            ),
-        ),
-        (
-            replace(UNREAD, refusal="no", resume_path="--ckpt"),
-            None,
-            "",
-            (
-                "micro-batch not known · × ranks",
-                "nothing by itself: no",
-                "-",
-                "--ckpt PATH of the newest checkpoint",
-            ),
-        ),
-        (
-            replace(UNREAD, cannot_resume=True),
-            BatchSpec(2, 1, 2),
-            "",
-            (
-                "micro-batch not known · × 2 ranks",
-                "--bs unset → 1, --acc unset → 2 (same global batch)",
-                "nothing smaller is left",
-                "not at all: a restart begins at step 0",
-            ),
-        ),
+        (READ, BatchSpec(8, 1, 2), "--bs 8", ("micro-batch 8 (--bs, command line) · accumulation 1 (--acc, default) · × 2 ranks", "--bs 8 → 4, --acc 1 → 2 (same global batch)", "--bs 4 → 2, --acc 2 → 4; --bs 2 → 1, --acc 4 → 8", "not known: a restart after the first step waits for you (--resume-knob, --self-resuming)")),
+        (replace(READ, counts=AccumulationCounts.ALL_RANKS, resume="--resume", resume_value=""), BatchSpec(2, 1, 1), "--bs 8", ("micro-batch 8 (--bs, command line) · accumulation 1 (--acc, of all ranks, default) · × 1 rank", "--bs 8 → 1, --acc 1 → 2 (same global batch)", "nothing smaller is left", "--resume")),
+        (replace(UNREAD, refusal="no", resume_path="--ckpt"), None, "", ("micro-batch not known · × ranks", "nothing by itself: no", "-", "--ckpt PATH of the newest checkpoint")),
+        (replace(UNREAD, cannot_resume=True), BatchSpec(2, 1, 2), "", ("micro-batch not known · × 2 ranks", "--bs unset → 1, --acc unset → 2 (same global batch)", "nothing smaller is left", "not at all: a restart begins at step 0")),
     ],
-)
+)  # fmt: skip
 def test_a_dry_run_in_four_lines(
     knobs: Knobs, batch: BatchSpec | None, words: str, lines: tuple[str, ...]
 ) -> None:

@@ -54,14 +54,6 @@ def test_a_script_under_torchrun() -> None:
     assert (made.port, made.port_named, made.world_size) == (23456, False, 2)
 
 
-def test_the_users_own_rendezvous_is_left_alone() -> None:
-    for line in ("--standalone train.py", "--rdzv-backend c10d --rdzv-endpoint h:1 train.py"):
-        spec = job(line)
-        assert not wants_port(spec)
-        assert not any(a.startswith("--master-port") for a in plan(spec).argv)
-    assert "--standalone" in plan(job("train.py"), port=None).argv
-
-
 @pytest.mark.parametrize(
     ("said", "host", "port"),
     [
@@ -77,77 +69,10 @@ def test_an_endpoint_is_split_as_torchrun_does(said: str, host: str, port: int |
     assert endpoint_of(job(f"--rdzv-backend c10d --rdzv-endpoint {said} train.py")) == (host, port)
 
 
-def test_many_nodes() -> None:
-    spec = job(
-        "--nnodes 2 --node-rank 1 --master-addr head --nproc-per-node 4 train.py --micro_batch_size 2 --grad_accum 1"
-    )
-    made = plan(spec)
-    assert {"--nnodes=2", "--node-rank=1", "--master-addr=head"} <= set(made.argv)
-    assert not any(a.startswith("--master-port") for a in made.argv)
-    assert made.world_size == 8
-    assert spec.batch == BatchSpec(2, 1, 8)
-    with pytest.raises(JobError, match="node-rank"):
-        job("--nnodes 2 --node-rank 2 train.py")
-    with pytest.raises(JobError, match="nnodes"):
-        job("--nnodes 3:2 train.py")
-
-
-def test_a_range_of_nodes_counts_as_its_most_where_they_share_a_run() -> None:
-    line = "--nnodes 2:3 --node-rank 2 --master-addr head --nproc-per-node 2"
-    batch = "train.py --micro_batch_size 2 --grad_accum 1"
-    assert job(f"{line} --run-dir /shared/a {batch}").batch == BatchSpec(2, 1, 6)
-    alone = job(f"{line} {batch}").batch
-    assert alone is None or not alone.ranks_known, "torchrun settles how many nodes there are"
-    with pytest.raises(JobError, match="node-rank"):
-        job("--nnodes 2:3 --node-rank 3 --run-dir /shared/a train.py")
-
-
-def test_the_bundled_trainer_by_its_absolute_path() -> None:
-    spec = job("--config job.toml --device_batch_size=12", PRESET)
-    assert spec.entry_kind is EntryKind.TRAINER
-    assert spec.batch == BatchSpec(12, 1, 2, BatchUnit.TOKENS, 2048)
-    made = plan(spec)
-    assert made.argv[-4:] == (
-        "/site/trainer/__main__.py",
-        "--device_batch_size=12",
-        "--total_batch_size=49152",
-        "--max_seq_len=2048",
-    )
-    assert ("PYTHONSAFEPATH", "1") in {(c.name, c.value) for c in made.env}
-    second = plan(spec, attempt=2, batch=BatchSpec(6, 2, 2, BatchUnit.TOKENS, 2048))
-    assert "--device_batch_size=6" in second.argv
-    assert "--total_batch_size=49152" in second.argv
-    assert second.argv[-1] == "--resume_from=auto"
-    assert second.resume == "auto"
-    assert "--resume_from=auto" not in plan(spec, attempt=2, resume=False).argv
-
-
-def test_a_default_total_is_said_outright_once_the_micro_batch_changes() -> None:
-    """Without it the trainer would take accumulation 1 and the global batch would shrink."""
-    spec = job("--config job.toml", "device_batch_size = 16\nmax_seq_len = 256\n")
-    assert spec.batch == BatchSpec(16, 1, 1, BatchUnit.TOKENS, 256)
-    made = plan(spec, attempt=2, batch=BatchSpec(8, 2, 1, BatchUnit.TOKENS, 256))
-    assert "--total_batch_size=4096" in made.argv
-
-
-def test_a_checkpoint_of_the_users_own_stays_until_a_newer_one_is_known() -> None:
-    spec = job("--config job.toml", 'resume_from = "ckpt/base"\n')
-    assert "--resume_from=ckpt/base" in plan(spec, attempt=2).argv
-    assert "--resume_from=auto" in plan(spec, attempt=2, resume=True).argv
-    chosen = plan(spec, attempt=3, resume=True, set_args=(("--resume_from", "ckpt/40"),))
-    assert "--resume_from=ckpt/40" in chosen.argv
-
-
-def test_the_seeds_own_batch_is_refused_before_anything_starts() -> None:
-    with pytest.raises(JobError, match="12, 6, 4"):
-        job("--config job.toml --device_batch_size=16", PRESET)
-
-
-def test_a_foreign_script_from_a_job_file() -> None:
-    config = """
+FIXED_FLAGS = ("--max-restarts=0", "--redirects=3")
+FOREIGN = """
 [run]
 script = "train.py"
-nproc_per_node = 2
 args = ["--bsz", 8, "--steps=100"]
 [batch]
 knob = "--bsz"
@@ -156,20 +81,54 @@ scope = "per_rank"
 [resume]
 knob = "--continue"
 value = "last"
-[env]
-WANDB_MODE = "disabled"
 """
-    spec = job("--config job.toml", config)
-    assert (spec.entry_kind, spec.entry, spec.entry_args) == (
-        EntryKind.SCRIPT,
-        "train.py",
-        ("--bsz", "8", "--steps=100"),
+
+
+@pytest.mark.parametrize(
+    ("line", "config", "more", "head", "tail", "resume"),
+    [
+        ("--standalone train.py", None, {}, ("--nproc-per-node=1", "--nnodes=1", *FIXED_FLAGS, "--standalone"), ("train.py",), None),
+        ("train.py", None, {"port": None}, ("--nproc-per-node=1", "--nnodes=1", *FIXED_FLAGS, "--standalone"), ("train.py",), None),
+        ("--master-port 29 -m pkg.t", None, {}, ("--nproc-per-node=1", "--nnodes=1", *FIXED_FLAGS, "--master-addr=127.0.0.1", "--master-port=29"), ("-m", "pkg.t"), None),
+        ("--rdzv-backend c10d --rdzv-endpoint h:1 train.py", None, {}, ("--nproc-per-node=1", "--nnodes=1", *FIXED_FLAGS, "--rdzv-backend=c10d", "--rdzv-endpoint=h:1"), ("train.py",), None),
+        ("--nnodes 2 --node-rank 1 --master-addr head --nproc-per-node 4 train.py", None, {}, ("--nproc-per-node=4", "--nnodes=2", *FIXED_FLAGS, "--node-rank=1", "--master-addr=head"), ("train.py",), None),
+        ("--nnodes 2:3 --master-port 29 train.py", None, {}, ("--nproc-per-node=1", "--nnodes=2:3", *FIXED_FLAGS, "--node-rank=0", "--master-port=29"), ("train.py",), None),
+        ("--device_batch_size=12", PRESET, {"attempt": 2, "batch": BatchSpec(6, 2, 2, BatchUnit.TOKENS, 2048)}, ("--nproc-per-node=2", "--nnodes=1", *FIXED_FLAGS, "--master-addr=127.0.0.1", "--master-port=23456"), ("/site/trainer/__main__.py", "--device_batch_size=6", "--total_batch_size=49152", "--max_seq_len=2048", "--resume_from=auto"), "auto"),
+        # Without its total the trainer would take accumulation 1, and the global batch would shrink.
+        ("", "device_batch_size = 16\nmax_seq_len = 256\n", {"attempt": 2, "resume": False, "batch": BatchSpec(8, 2, 1, BatchUnit.TOKENS, 256)}, None, ("/site/trainer/__main__.py", "--device_batch_size=8", "--max_seq_len=256", "--total_batch_size=4096"), None),
+        # A checkpoint of the user's own stays until a newer one is known.
+        ("", 'resume_from = "ckpt/base"\n', {"attempt": 2}, None, ("/site/trainer/__main__.py", "--resume_from=ckpt/base"), "ckpt/base"),
+        ("", 'resume_from = "ckpt/base"\n', {"attempt": 2, "resume": True}, None, ("/site/trainer/__main__.py", "--resume_from=auto"), "auto"),
+        ("", 'resume_from = "ckpt/base"\n', {"attempt": 3, "resume": True, "set_args": (("--resume_from", "ckpt/40"),)}, None, ("/site/trainer/__main__.py", "--resume_from=ckpt/40"), "ckpt/40"),
+        ("", FOREIGN, {"attempt": 2, "batch": BatchSpec(4, 2, 1)}, None, ("train.py", "--bsz", "4", "--steps=100", "--accum=2", "--continue=last"), "last"),
+    ],
+)  # fmt: skip
+def test_torchrun_and_the_script_get_these_words(
+    line: str, config: str | None, more: dict[str, Any], head: tuple[str, ...] | None, tail: tuple[str, ...], resume: str | None
+) -> None:  # fmt: skip
+    spec = job(line if config is None else f"--config job.toml {line}", config)
+    made = plan(spec, **more)
+    at = made.argv.index("--log-dir=/r/x/nodes/0/attempts/1/torchrun")
+    assert head in {None, made.argv[3:at]}
+    assert (made.argv[at + 1 :], made.resume) == (tail, resume)
+
+
+def test_a_range_of_nodes_counts_as_its_most_where_they_share_a_run() -> None:
+    line, batch = (
+        "--nproc-per-node 2 --nnodes 2:3 --node-rank 2",
+        "train.py --micro_batch_size 2 --grad_accum 1",
     )
-    assert spec.batch is None, "nobody says what --accum is now: 1 was a guess"
-    assert spec.knobs.declared
-    second = plan(spec, attempt=2, batch=BatchSpec(4, 2, 2))
-    assert second.argv[-5:] == ("--bsz", "4", "--steps=100", "--accum=2", "--continue=last")
-    assert ("WANDB_MODE", "disabled") in {(c.name, c.value) for c in second.env}
+    shared = job(f"{line} --run-dir /shared/a {batch}")
+    assert (shared.batch, plan(shared).world_size) == (BatchSpec(2, 1, 6), 6)
+    alone = job(f"{line} {batch}").batch
+    assert alone is None or not alone.ranks_known, "torchrun settles how many nodes there are"
+    with pytest.raises(JobError, match="node-rank"):
+        job("--nnodes 2:3 --node-rank 3 --run-dir /shared/a train.py")
+
+
+def test_the_seeds_own_batch_is_refused_before_anything_starts() -> None:
+    with pytest.raises(JobError, match="12, 6, 4"):
+        job("--config job.toml --device_batch_size=16", PRESET)
 
 
 LINES = ("PYTHONUNBUFFERED", "1", "else a rank's lines reach its file only when a buffer is full")

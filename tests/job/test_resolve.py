@@ -10,6 +10,7 @@ import pytest
 from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.config.resolve import TRAINER_KNOBS
 from supervisor.job.errors import JobError
+from supervisor.job.launch.plan import command_of, real_command_of
 from supervisor.job.spec import (
     ClassOverride,
     EntryKind,
@@ -75,6 +76,16 @@ def differing(spec: JobSpec, other: JobSpec) -> dict[str, Any]:
         ("--trial --resume-knob --go=PATH train.py --go a.pt --max_steps 100", None, 0, {"entry_args": ("--go", "a.pt", "--max_steps", "100"), "knobs": Knobs(declared=True, resume_path="--go", refusal="no batch setting is declared, and none with a conventional name is given", help="--batch-knob FLAG --accumulation-knob FLAG", resumes="named"), "trial": TrialSettings(args=("--go", "a.pt", "--max_steps", "100")), "total_steps": 100, "notes": ("trial: no setting for the steps is known: stopped once 20 steps are seen",)}),
         ("--trial train.py --max_steps 100 --train_iters 50", None, 0, {"entry_args": ("--max_steps", "100", "--train_iters", "50"), "trial": TrialSettings(args=("--max_steps", "100", "--train_iters", "50")), "notes": ("trial: no setting for the steps is known: stopped once 20 steps are seen",)}),
         ("--trial --trial-steps 3 train.py", None, 0, {"trial": TrialSettings(steps=3), "notes": ("trial: no setting for the steps is known: stopped once 3 steps are seen",)}),
+        ("--trial train.py train.max_steps=900", None, 0, {"entry_args": ("train.max_steps=20",), "trial": TrialSettings(ends_itself=True, knobs=(TrialKnob("train.max_steps", "20", before="900"),), args=("train.max_steps=900",)), "total_steps": 20, "notes": ("trial: train.max_steps is 20, not 900",)}),
+        ("--trial train.py --num_steps 900 --steps 9 --total_steps 9", None, 0, {"entry_args": ("--num_steps", "900", "--steps", "9", "--total_steps", "9"), "trial": TrialSettings(args=("--num_steps", "900", "--steps", "9", "--total_steps", "9")), "notes": ("trial: no setting for the steps is known: stopped once 20 steps are seen",)}),
+        ("--trial train.py eval.validation.max_steps=100", None, 0, {"entry_args": ("eval.validation.max_steps=100",), "trial": TrialSettings(args=("eval.validation.max_steps=100",)), "notes": ("trial: no setting for the steps is known: stopped once 20 steps are seen",)}),
+        ("--trial train.py --max_steps 9000 --resume c.pt", None, 0, {"entry_args": ("--max_steps", "9000", "--resume", "c.pt"), "knobs": Knobs(resume_path="--resume", refusal="no batch setting is declared, and none with a conventional name is given", help="--batch-knob FLAG --accumulation-knob FLAG", resumes="command line"), "trial": TrialSettings(args=("--max_steps", "9000", "--resume", "c.pt")), "total_steps": 9000, "notes": ("trial: no setting for the steps is known: stopped once 20 steps are seen",)}),
+        ("--trial -- trl sft --output_dir o", None, 0, {"name": "trl", "entry_kind": EntryKind.COMMAND, "entry": "trl", "entry_args": ("sft", "--output_dir", "o", "--max_steps=20"), "knobs": Knobs(resume_path="--resume_from_checkpoint", refusal="no batch setting is declared, and none with a conventional name is given", help="--batch-knob FLAG --accumulation-knob FLAG", resumes="Hugging Face TrainingArguments's own"), "trial": TrialSettings(ends_itself=True, knobs=(TrialKnob("--max_steps", "20"),), args=("sft", "--output_dir", "o")), "total_steps": 20, "notes": ("trial: --max_steps is 20, not as the script has it",), "outputs": ("o", "lightning_logs", "checkpoints", "outputs", "output", "trainer_output", "runs"), "output_prefixes": ("o",)}),
+        ("--trial -- python m.py fit --trainer.devices 1", None, 0, {"name": "python", "entry_kind": EntryKind.COMMAND, "entry": "python", "entry_args": ("m.py", "fit", "--trainer.devices", "1", "--trainer.max_steps=20"), "knobs": Knobs(resume_path="--ckpt_path", refusal="no batch setting is declared, and none with a conventional name is given", help="--batch-knob FLAG --accumulation-knob FLAG", resumes="LightningCLI's own"), "trial": TrialSettings(ends_itself=True, knobs=(TrialKnob("--trainer.max_steps", "20"),), args=("m.py", "fit", "--trainer.devices", "1")), "total_steps": 20, "notes": ("trial: --trainer.max_steps is 20, not as the script has it",)}),
+        ("--trial --nproc-per-node 8 --nnodes 4 --node-rank 2 --master-addr n0 --rdzv-endpoint=n0:29400 train.py --max_steps 900 --lr 1", None, 8, {"entry_args": ("--max_steps", "20", "--lr", "1"), "env": (("CUDA_VISIBLE_DEVICES", "0"),), "trial": TrialSettings(ends_itself=True, knobs=(TrialKnob("--max_steps", "20", before="900"),), args=("--max_steps", "900", "--lr", "1"), flags=("--rdzv-endpoint=n0:29400",)), "total_steps": 20, "notes": ("trial: --max_steps is 20, not 900",)}),
+        ("--single-gpu --env CUDA_VISIBLE_DEVICES=GPU-8a2b,GPU-77 train.py", None, 2, {"env": (("CUDA_VISIBLE_DEVICES", "GPU-8a2b"),)}),
+        ("--single-gpu --env CUDA_VISIBLE_DEVICES= train.py", None, 0, {"env": (("CUDA_VISIBLE_DEVICES", ""),)}),
+        ("--trial -- accelerate launch --num_processes 1 train.py", None, 0, {"name": "accelerate", "entry_kind": EntryKind.COMMAND, "entry": "accelerate", "entry_args": ("launch", "--num_processes", "1", "train.py"), "trial": TrialSettings(args=("launch", "--num_processes", "1", "train.py")), "notes": ("trial: no setting for the steps is known: stopped once 20 steps are seen",)}),
         ("--micro-batch 2 --batch-scope per_rank train.py --batch_size 8 --accum 2", None, 0, {"entry_args": ("--batch_size", "2", "--accum", "2"), "batch": BatchSpec(2, 2, 1), "knobs": Knobs(batch="--batch_size", batch_scope=KnobScope.PER_RANK, accumulation="--accum", declared=True, paired=True, found=(FoundNumber("micro", 8, "command line"), FoundNumber("accumulation", 2, "command line")))}),
         ("--global-batch 32 --nproc-per-node 2 train.py --micro_batch_size 4 --accum 2", None, 0, {"entry_args": ("--micro_batch_size", "4", "--accum", "4"), "nproc_per_node": 2, "batch": BatchSpec(4, 4, 2), "knobs": Knobs(batch="--micro_batch_size", batch_scope=KnobScope.PER_RANK, accumulation="--accum", paired=True, found=(FoundNumber("micro", 4, "command line"), FoundNumber("accumulation", 2, "command line"))), "world_size": 2}),
         ("--global-batch 32 --micro-batch 8 --nproc-per-node 2 train.py --micro_batch_size 4 --accum 2", None, 0, {"entry_args": ("--micro_batch_size", "8", "--accum", "2"), "nproc_per_node": 2, "batch": BatchSpec(8, 2, 2), "knobs": Knobs(batch="--micro_batch_size", batch_scope=KnobScope.PER_RANK, accumulation="--accum", paired=True, found=(FoundNumber("micro", 4, "command line"), FoundNumber("accumulation", 2, "command line"))), "world_size": 2}),
@@ -108,6 +119,11 @@ def test_a_line_changes_this_of_a_plain_job_and_nothing_else(
         ("--nnodes 2 --node-rank 2 train.py", None, "--node-rank 2 is not below --nnodes 2"),
         ("--single-gpu train.py --devices 2", None, "--single-gpu wants one rank, and --devices says 2: say 1"),
         ("--single-gpu -- torchrun --nproc-per-node 2 train.py", None, "--single-gpu wants one rank, and the command after `--` starts 2: make it start one, by its own flags"),
+        ("--trial -- torchrun --nproc-per-node 4 train.py", None, "--trial wants one rank, and the command after `--` starts 4: make it start one, by its own flags"),
+        ("--trial -- accelerate launch --config_file c.yaml train.py", None, "--trial wants one rank, and the command after `--` starts several, perhaps: make it start one, by its own flags"),
+        ("--trial -- deepspeed --num_gpus 4 train.py", None, "--trial wants one rank, and --num_gpus says 4: say 1"),
+        ("--trial -- deepspeed --include localhost:0,1 train.py", None, "--trial wants one rank, and the command after `--` names machines: make it start one, by its own flags"),
+        ("--trial -- python train.py trainer=ddp trainer.devices=4", None, "--trial wants one rank, and trainer.devices says 4: say 1"),
         ("--trial-steps 4 train.py", None, "--trial-steps is of a trial: say --trial too"),
         ("", None, "nothing to run: name a script, -m MODULE, -- COMMAND, or --config FILE"),
         ("train.py", "depth = 4\n", "job.toml: 'depth' is a key of the bundled trainer, but 'train.py' is to run: put the script's arguments after it, or under [run] args"),
@@ -129,3 +145,31 @@ def test_what_is_no_job_is_refused_in_one_line(line: str, config: str | None, me
     with pytest.raises(JobError) as refused:
         job(line, config)
     assert refused.value.message == message
+
+
+def test_a_trial_and_the_real_run_behind_it_are_typed_again_as_they_were() -> None:
+    line = "--nproc-per-node 8 --nnodes 4 --rdzv-endpoint=n0:29400 train.py --max_steps 900 --lr 1"
+    trial = job(f"--trial {line}", None, 8)
+    assert real_command_of(trial) == f"stoker run {line}"
+    again = command_of(trial)
+    assert again is not None
+    assert "--trial" in again
+    assert again.endswith("train.py --max_steps 900 --lr 1")
+    trainer = job("--trial --trial-steps 5", "depth = 4\n")
+    assert real_command_of(trainer) == "stoker run --config job.toml"
+
+
+@pytest.mark.parametrize(("visible", "first"), [("3,1", "3"), ("2", None), ("", None), ("-1", None)])
+def test_the_first_of_the_gpus_that_the_shell_shows(visible: str, first: str | None) -> None:
+    spec = lines.job("--single-gpu train.py", env={"CUDA_VISIBLE_DEVICES": visible}, gpus=2)
+    assert dict(spec.env).get("CUDA_VISIBLE_DEVICES") == first
+
+
+def test_a_trial_is_over_by_its_steps_or_its_time() -> None:
+    seen, known = TrialSettings(steps=20, timeout_s=60), TrialSettings(steps=20, ends_itself=True)
+    assert not seen.is_over(None, None, 60)
+    assert not seen.is_over(5001, 5019, 1)
+    assert seen.is_over(5001, 5020, 1)
+    assert seen.is_over(None, None, 61)
+    assert not known.is_over(1, 199, 1)  # it ends by itself, and may evaluate and save before
+    assert known.is_over(1, 200, 1)

@@ -178,14 +178,9 @@ def test_a_card_in_mig_mode(nvml: StandIn) -> None:
         (12_040, "12.8", OK, "driver 550.54.14 runs CUDA up to 12.4, torch is built for CUDA 12.8"),
         (12_080, "13.0", WARNING, "driver 550.54.14 runs CUDA up to 12.8, torch is built for CUDA 13.0"),
         (12_080, "11.8", OK, "driver 550.54.14 runs CUDA up to 12.8, torch is built for CUDA 11.8"),
-        (
-            12_080,
-            None,
-            WARNING,
-            "torch 2.8.0 of /env/bin/python is built without CUDA: the GPUs will not be used",
-        ),
+        (12_080, None, WARNING, "torch 2.8.0 of /env/bin/python is built without CUDA: the GPUs will not be used"),
     ],
-)
+)  # fmt: skip
 def test_the_driver_against_torch(
     nvml: StandIn, cuda: int, torch: str | None, level: FindingLevel, what: str
 ) -> None:
