@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.job.config.files import (
-    MAX_BYTES,
-    MAX_ITEMS,
-    config_words,
-    line_of,
-    parse_config,
-    read_values,
-)
+from supervisor.job.config.files import MAX_BYTES, MAX_ITEMS, config_words, line_of, parse_config, read_values
 from supervisor.job.errors import JobError
 
 

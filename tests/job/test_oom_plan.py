@@ -9,13 +9,7 @@ from dataclasses import replace
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.launch.oom_plan import (
-    answer,
-    four_lines,
-    missing_words,
-    oom_notice,
-    oom_plan,
-)
+from supervisor.job.launch.oom_plan import answer, four_lines, missing_words, oom_notice, oom_plan
 from supervisor.job.launch.plan import build_plan
 from supervisor.job.spec import AccumulationCounts, FoundNumber, JobSpec, Knobs, KnobScope
 from tests.job.lines import job

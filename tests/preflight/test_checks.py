@@ -89,12 +89,7 @@ def test_syntax_is_a_warning_with_its_line(tmp_path: Path) -> None:
     ],
 )
 def test_shared_memory_for_two_batches_a_worker_and_files_for_each_rank_are_enough(
-    ranks: int,
-    workers: int | None,
-    memory: int,
-    files: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ranks: int, workers: int | None, memory: int, files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args = () if workers is None else ("--num_workers", str(workers))
     spec = replace(SCRIPT, nproc_per_node=ranks, entry_args=args)

@@ -16,13 +16,7 @@ from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import AttemptPaths, RunPaths, is_run_directory, make_private, private
 from supervisor.run.regular import open_regular, read_regular, read_text
-from supervisor.run.runfile import (
-    BadRunFile,
-    KeeperSettings,
-    read_run_file,
-    read_run_stream,
-    write_run_file,
-)
+from supervisor.run.runfile import BadRunFile, KeeperSettings, read_run_file, read_run_stream, write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
 from tests.keeper.fakes import job_of
 

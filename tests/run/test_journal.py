@@ -287,11 +287,7 @@ def test_events_of_a_newer_version_are_passed_over_and_make_the_run_a_newer_ones
     assert (state.newer_version, state.unknown_events, len(state.timeline)) == (2, 1, 2)
 
 
-@pytest.mark.fault(
-    "journal and disk",
-    "a full disk tears a line",
-    "only that line is lost",
-)
+@pytest.mark.fault("journal and disk", "a full disk tears a line", "only that line is lost")
 def test_a_line_torn_by_a_full_disk_costs_itself_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,9 +42,7 @@ def run(tmp_path: Path) -> RunPaths:
 
 
 @pytest.mark.fault(
-    "nodes",
-    "two leaders publish at the same moment",
-    "only one gets each number; the other stops leading",
+    "nodes", "two leaders publish at the same moment", "only one gets each number; the other stops leading"
 )
 def test_of_many_that_try_at_once_one_gives_each_order(run: RunPaths) -> None:
     given: list[tuple[int, str]] = []

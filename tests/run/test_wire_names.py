@@ -8,17 +8,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.run import (
-    answers,
-    control,
-    events,
-    node_files,
-    records,
-    runfile,
-    series,
-    state,
-    summaries,
-)
+from supervisor.run import answers, control, events, node_files, records, runfile, series, state, summaries
 from supervisor.run.paths import RUN_SCHEMA
 from tests.spelling import words_of_kinds
 
