@@ -14,7 +14,14 @@ import pytest
 from supervisor.run.index import claim, runs_dir, state_home
 from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
-from supervisor.run.paths import AttemptPaths, RunPaths, is_run_directory, make_private, private
+from supervisor.run.paths import (
+    AttemptPaths,
+    RunPaths,
+    is_run_directory,
+    make_private,
+    private,
+    replace_file,
+)
 from supervisor.run.regular import open_regular, read_regular, read_text
 from supervisor.run.runfile import BadRunFile, KeeperSettings, read_run_file, read_run_stream, write_run_file
 from supervisor.run.series import METRICS, SeriesWriter
@@ -81,6 +88,18 @@ def test_a_run_file_is_read_as_it_was_written(tmp_path: Path) -> None:
         interactive=False, checks=True, shared=False, sample_interval_s=1.0
     )
     assert (found.path, found.uid, found.schema, found.git_commit) == (None, None, 1, None)
+
+
+def test_a_file_is_on_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "f", []
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((os.fstat(fd).st_size, path.read_bytes())))
+    replace_file(path, b"new one")
+    assert synced == [(7, b"old")]
+    monkeypatch.setattr(os, "fsync", lambda _: private(tmp_path / "none" / "x", os.O_RDONLY))
+    with pytest.raises(OSError, match="No such file"):
+        replace_file(path, b"newer")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("f", b"new one")]
 
 
 @pytest.mark.parametrize(

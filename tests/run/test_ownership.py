@@ -26,6 +26,7 @@ from supervisor.run.ownership import (
     ask,
     check_folder,
     has_keeper,
+    holder_here,
     keeper_is_alive,
     place_of,
     read_holder,
@@ -69,7 +70,10 @@ def test_one_keeper_holds_the_lock_and_it_dies_with_it(tmp_path: Path) -> None:
     holder = not_none(read_holder(path))
     assert (holder.pid, holder.start_time) == (os.getpid(), 14.0)
     assert json.loads(path.read_bytes())["pid"] == os.getpid(), "nothing of a longer name is left"
+    assert holder_here(path) == holder
     second.release()
+    path.write_text(json.dumps({"pid": 1, "start_time": 1.0, "host": "elsewhere"}))
+    assert (holder_here(path), not_none(read_holder(path)).host) == (None, "elsewhere")
     command = [sys.executable, "-c", HOLDS, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None

@@ -8,7 +8,7 @@ import pytest
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, Unread
 from supervisor.run import events as ev
-from supervisor.run.fold import fold
+from supervisor.run.fold import fold, replay
 from supervisor.run.records import (
     Decision,
     DecisionKind,
@@ -142,3 +142,42 @@ def test_a_checkpoint_stands_where_it_was_written_within_its_attempt(
     moments = [(str(moment.kind), moment.t) for moment in state.timeline]
     assert moments.index(("checkpoint_committed", shown_t)) == place
     assert [t for _, t in moments] == sorted(t for _, t in moments)
+
+
+def test_a_launch_that_a_person_asked_for_says_what_it_changes() -> None:
+    before = (
+        "run",
+        "--log-dir=/r/attempts/1/x",
+        "--lr",
+        "1",
+        "--fused",
+        "--out",
+        "attempts/1/o",
+        "--ckpt",
+        "a",
+        "--n",
+        "2",
+    )
+    after = (
+        "run",
+        "--log-dir=/r/attempts/2/x",
+        "--lr",
+        "2",
+        "--bf16",
+        "--out",
+        "attempts/2/o",
+        "--ckpt",
+        "b",
+        "--n",
+        "2",
+    )
+    first = ev.LaunchIntended(t=1.0, attempt=1, argv=before, reason="first launch")
+    again = ev.LaunchIntended(t=3.0, attempt=2, argv=after, reason="again", resume="--ckpt b")
+    decision = Decision(DecisionKind.RESTART, "again")
+    for by, kind in (("ada", "launch_requested"), ("policy", "launch_intended")):
+        state = replay([first, ev.Decided(t=2.0, attempt=1, decision=decision, by=by)])
+        moment = moment_of(again, state)
+        assert moment is not None
+        assert (moment.kind, moment.tone, moment.attempt) == (kind, "info", 2)
+        changed = "--lr 1 → 2, − --fused, + --bf16" if by == "ada" else None
+        assert moment.values.get("arguments") == changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from types import ModuleType
 from typing import Any
@@ -74,11 +75,14 @@ NOT_NOTHING = {
 
 def test_what_an_older_file_lacks_is_nothing_known() -> None:
     """A field that is not there says nothing: neither a number but 0 nor a truth."""
+    of_structs = [(kind, field) for kind in STRUCTS for field in msgspec.structs.fields(kind)]
+    plain = [each for each in vars(records).values() if dataclasses.is_dataclass(each)]
+    of_records = [(kind, field) for kind in plain for field in dataclasses.fields(kind)]
     told = {
         f"{kind.__name__}.{field.name}": field.default
-        for kind in STRUCTS
-        for field in msgspec.structs.fields(kind)
-        if field.default not in (msgspec.NODEFAULT, None, "", False, ()) and field.name not in {"v", "schema"}
+        for kind, field in (*of_structs, *of_records)
+        if field.default not in (msgspec.NODEFAULT, dataclasses.MISSING, None, "", False, ())
+        and field.name not in {"v", "schema"}
     }
     assert told == NOT_NOTHING
     versions = {kind.__struct_defaults__[0] for kind in events.KINDS}
