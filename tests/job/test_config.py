@@ -132,7 +132,7 @@ def test_each_form_of_a_job_file_holds_plain_values() -> None:
     assert parse_config("a.py", rb"s = 'a\q'") == {"s": r"a\q"}
     assert parse_config("a.yaml", b"") == {}
     flat = {"a.b": 1, "a.c": True, "d": None}
-    deep = '{"a": {"b": 1, "c": true, "x.y": 2, "l": [1]}, "d": null, "#": 3}'
+    deep = '{"a": {"b": 1, "c": true, "y.z": 2, "l": [1]}, "d": null, "#": 3}'
     assert read_values("c.json", deep) == read_values("c.YAML", deep) == flat
     for name, text in (
         ("c.json", "[1]"),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
+from supervisor.job.spec import BatchAnswer, BatchQuestion, KnobScope, Unread
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import merge_progress, replay
@@ -332,3 +332,28 @@ def test_a_failure_counts_from_its_first_sign(sign: ev.Event, expected: float) -
 def test_a_run_that_has_ended_does_not_recover() -> None:
     over = ev.RunEnded(t=12.0, outcome=ev.Outcome.FAILED, exit_code=1, reason="")
     assert failed_t(FAILED, over) is None
+
+
+def test_a_measured_batch_is_known_once_all_of_its_parts_are() -> None:
+    seen = ev.BatchMeasured(
+        t=T,
+        attempt=1,
+        micro_batch=4,
+        accumulation=2,
+        world_size=3,
+        setting="--bs",
+        scope="global",
+        total_setting="--total",
+        total=24,
+    )
+    settings = seen.settings
+    assert seen.batch == settings.batch == BatchSpec(4, 2, 3)
+    assert (settings.setting, settings.scope, settings.total) == ("--bs", KnobScope.GLOBAL, ("--total", 24))
+    assert (settings.micro, settings.passes, settings.ranks) == (4, 2, 3)
+    for part in ("micro_batch", "accumulation", "world_size"):
+        assert msgspec.structs.replace(seen, **{part: None}).batch is None
+    tokens = msgspec.structs.replace(seen, unit="tokens", total=None)
+    assert (tokens.batch, tokens.settings.micro, tokens.settings.total) == (None, None, None)
+    known = msgspec.structs.replace(PLANNED, attempt=2)
+    later = msgspec.structs.replace(seen, attempt=2, micro_batch=8)
+    assert replay([PLANNED, seen, known, later]).measured == seen, "before any change"

@@ -145,7 +145,7 @@ def test_a_checkpoint_stands_where_it_was_written_within_its_attempt(
 
 
 def test_a_launch_that_a_person_asked_for_says_what_it_changes() -> None:
-    before = (
+    before = [
         "run",
         "--log-dir=/r/attempts/1/x",
         "--lr",
@@ -157,8 +157,8 @@ def test_a_launch_that_a_person_asked_for_says_what_it_changes() -> None:
         "a",
         "--n",
         "2",
-    )
-    after = (
+    ]
+    after = [
         "run",
         "--log-dir=/r/attempts/2/x",
         "--lr",
@@ -170,9 +170,9 @@ def test_a_launch_that_a_person_asked_for_says_what_it_changes() -> None:
         "b",
         "--n",
         "2",
-    )
-    first = ev.LaunchIntended(t=1.0, attempt=1, argv=before, reason="first launch")
-    again = ev.LaunchIntended(t=3.0, attempt=2, argv=after, reason="again", resume="--ckpt b")
+    ]
+    first = ev.LaunchIntended(t=1.0, attempt=1, argv=tuple(before), reason="first launch")
+    again = ev.LaunchIntended(t=3.0, attempt=2, argv=tuple(after), reason="again", resume="--ckpt b")
     decision = Decision(DecisionKind.RESTART, "again")
     for by, kind in (("ada", "launch_requested"), ("policy", "launch_intended")):
         state = replay([first, ev.Decided(t=2.0, attempt=1, decision=decision, by=by)])

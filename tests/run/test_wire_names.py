@@ -75,9 +75,13 @@ NOT_NOTHING = {
 
 def test_what_an_older_file_lacks_is_nothing_known() -> None:
     """A field that is not there says nothing: neither a number but 0 nor a truth."""
-    of_structs = [(kind, field) for kind in STRUCTS for field in msgspec.structs.fields(kind)]
-    plain = [each for each in vars(records).values() if dataclasses.is_dataclass(each)]
-    of_records = [(kind, field) for kind in plain for field in dataclasses.fields(kind)]
+    of_structs: list[tuple[type, Any]] = [
+        (kind, field) for kind in STRUCTS for field in msgspec.structs.fields(kind)
+    ]
+    plain: list[type[Any]] = [each for each in vars(records).values() if dataclasses.is_dataclass(each)]
+    of_records: list[tuple[type, Any]] = [
+        (kind, field) for kind in plain for field in dataclasses.fields(kind)
+    ]
     told = {
         f"{kind.__name__}.{field.name}": field.default
         for kind, field in (*of_structs, *of_records)
