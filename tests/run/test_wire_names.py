@@ -78,7 +78,7 @@ def test_what_an_older_file_lacks_is_nothing_known() -> None:
     of_structs: list[tuple[type, Any]] = [
         (kind, field) for kind in STRUCTS for field in msgspec.structs.fields(kind)
     ]
-    plain: list[type[Any]] = [each for each in vars(records).values() if dataclasses.is_dataclass(each)]
+    plain: list[Any] = [each for each in vars(records).values() if dataclasses.is_dataclass(each)]
     of_records: list[tuple[type, Any]] = [
         (kind, field) for kind in plain for field in dataclasses.fields(kind)
     ]
