@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.job.batch import BatchSpec
+from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.knobs.measured_knobs import (
     MeasuredSettings,
     RankProcess,
@@ -15,7 +15,7 @@ from supervisor.job.knobs.measured_knobs import (
     with_measured,
 )
 from supervisor.job.knobs.named_settings import find_knobs
-from supervisor.job.knobs.set_batch import batch_values
+from supervisor.job.knobs.set_batch import batch_of, batch_values
 from supervisor.job.launch.oom_plan import four_lines
 from supervisor.job.launch.plan import applied_in
 from supervisor.job.memory_fit import choose_smaller
@@ -186,6 +186,16 @@ def test_what_was_measured_is_set_by_these_knobs(
 ) -> None:
     made = with_measured(replace(JOB, knobs=given), seen)
     assert (made.knobs, made.batch, made.knobs.found) == (knobs, batch, knobs.found)
+
+
+def test_a_measured_total_counts_once_its_unit_is_known() -> None:
+    seen = MeasuredSettings(
+        batch=SEEN, setting="--mbs", scope=KnobScope.PER_RANK, accumulation="derived", total=("--total", 32)
+    )
+    knobs = with_measured(JOB, seen).knobs
+    sizes = {"world_size": 2, "local_world_size": 2}
+    assert batch_of((), knobs, unit=BatchUnit.SAMPLES, **sizes) == SEEN
+    assert batch_of((), knobs, **sizes) == BatchSpec(8, 1, 1, ranks_known=False)
 
 
 def test_a_batch_of_a_node_is_shown_with_what_it_holds() -> None:

@@ -287,7 +287,6 @@ def test_where_no_place_has_torch_a_command_runs_all_the_same(
     assert find_interpreter(SCRIPT, env) == Interpreter(f"{on_path}3", "3.11.2", "2.13.0", "python3 on PATH")
 
 
-NO_BATCH = "no batch setting is declared, and none with a conventional name is given"
 NO_RESUME = "no restart after a crash beyond the first step: no resume flag is known (--resume-knob)"
 NAME_IT = "name it: --resume-knob FLAG=PATH (PATH: the newest complete checkpoint that stoker finds)"
 CAN = Knobs("--bs", KnobScope.PER_RANK, "--acc", self_resuming=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -254,6 +255,26 @@ def test_a_run_whose_ranks_may_live_is_not_deleted(tmp_path: Path) -> None:
     watched = thrown_run(tmp_path, "watched", mode="observed", over=False)
     throw_away(watched)
     assert not watched.root.exists(), "nothing was launched there"
+
+
+def test_a_disk_without_room_for_the_trash_is_an_error_or_the_run_is_removed_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, number = thrown_run(tmp_path), errno.ENOSPC
+
+    def fail(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "touch", fail)
+    with pytest.raises(OSError, match="No space left"):
+        throw_away(run)
+    number = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        throw_away(run, in_place=True)
+    assert run.root.exists()
+    number = errno.ENOSPC
+    assert throw_away(run, in_place=True) == run
+    assert not run.root.exists()
 
 
 def test_the_trash_keeps_run_directories_a_week_and_removes_nothing_else(tmp_path: Path) -> None:
