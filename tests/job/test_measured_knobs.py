@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -193,9 +194,9 @@ def test_a_measured_total_counts_once_its_unit_is_known() -> None:
         batch=SEEN, setting="--mbs", scope=KnobScope.PER_RANK, accumulation="derived", total=("--total", 32)
     )
     knobs = with_measured(JOB, seen).knobs
-    sizes = {"world_size": 2, "local_world_size": 2}
-    assert batch_of((), knobs, unit=BatchUnit.SAMPLES, **sizes) == SEEN
-    assert batch_of((), knobs, **sizes) == BatchSpec(8, 1, 1, ranks_known=False)
+    counted = partial(batch_of, (), knobs, world_size=2, local_world_size=2)
+    assert counted(unit=BatchUnit.SAMPLES) == SEEN
+    assert counted() == BatchSpec(8, 1, 1, ranks_known=False)
 
 
 def test_a_batch_of_a_node_is_shown_with_what_it_holds() -> None:
