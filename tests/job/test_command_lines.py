@@ -122,52 +122,6 @@ def test_a_launcher_and_the_program_that_it_starts(
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "torchrun --standalone --no-python --no_python --module --use-env --use_env --run-path --run_path --tee=3",
-        "accelerate launch --multi_gpu --multi-gpu --use_fsdp --use_deepspeed --use-deepspeed --tpu --same_network --use_megatron_lm --debug --quiet -q --use_xpu --ipex --use_ipex --enable_cpu_affinity",
-        "deepspeed --no_local_rank --no_ssh --force_multi --bind_cores_to_rank --save_pid",
-        "mpirun --allow-run-as-root --oversubscribe --tag-output --report-bindings -genv A 1 --mca a b",
-        "srun --label -l --exclusive --unbuffered -u -v --verbose --no-tee",
-        "accelerate launch --cpu --use_cpu --use-cpu",
-    ],
-)
-def test_a_switch_of_a_launcher_takes_no_word_of_the_program(line: str) -> None:
-    """Each alone before a program that does not look like one."""
-    words = line.split()
-    at = 2 if words[0] == "accelerate" else 1
-    whole = read_launch([*words, "bin/tool", "a"])
-    assert whole.args_at == len(words) + 1
-    for switch in words[at:]:
-        if switch.startswith("-") and "=" not in switch and switch[-3:] != "env" and switch != "--mca":
-            found = read_launch([*words[:at], switch, "bin/tool", "a"])
-            assert (found.script or found.module, found.args_at) == ("bin/tool", at + 2), switch
-
-
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "--num_machines",
-        "--num_nodes",
-        "--nnodes",
-        "--hostfile",
-        "-H",
-        "--mpirun_hostfile",
-        "--host",
-        "--world_size",
-        "--include",
-        "-i",
-        "--exclude",
-        "-e",
-    ],
-)
-def test_a_launcher_that_names_machines_starts_nobody_knows_how_many(flag: str) -> None:
-    found = read_launch(["deepspeed", "--num_gpus", "2", flag, "x", "train.py"])
-    assert (found.ranks, found.machines, found.script) == (None, True, "train.py")
-    assert read_launch(["deepspeed", "--num_gpus", "2", flag, "1", "train.py"]).ranks == 2
-
-
-@pytest.mark.parametrize(
     ("line", "options"),
     [
         ("docker run --gpus all img python t.py", "docker run -v /a:/a -v /b:/b:ro -e A -e B"),
