@@ -178,7 +178,7 @@ def test_what_is_not_text_is_said() -> None:
 def test_a_key_of_100_000_parts_is_refused_at_once(text: str) -> None:
     """tomllib takes time by the square of the parts: two minutes for these."""
     began = time.process_time()
-    with pytest.raises(JobError, match="a key of more than 128 parts"):
+    with pytest.raises(JobError, match=r"a key of more than 128 parts \(at line 1\)$"):
         parse_config("job.toml", text.encode())
     assert read_values("script.toml", text) == {}
     assert time.process_time() - began < 5.0

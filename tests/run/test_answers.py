@@ -154,6 +154,8 @@ def test_the_newest_answer_to_a_question_of_a_script_is_kept_for_its_owner_alone
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert os.listdir(path.parent) == [FILE], "no half-written file is left"
+    path.write_bytes(path.read_bytes().ljust(MAX_BYTES, b"\n"))
+    assert recall_answer("abc", "other", env) == line("per_node", question="other"), "it is not too large"
 
 
 @pytest.mark.parametrize(
