@@ -81,7 +81,6 @@ def test_arithmetic_is_bounded(code: str) -> None:
         ("a.yaml", "a: !!python/object/apply:os.system ['true']", ":1: not valid YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'"),
         ("a.yaml", "a: 2024-01-01", ": a: a date is no setting; quote it if it is text"),
         ("a.yaml", "b: {a: [2024-01-01]}", ": b.a: a date is no setting; quote it if it is text"),
-        ("a.yaml", "a: 2024-99-99", ": not a job file: month must be in 1..12"),
         ("a.yaml", "? [1, 2]\n: 3", ":1: a key must be plain text"),
         ("a.yaml", "a: &x {b: 1}\nc:\n  <<: *x\n", ":3: a key must be plain text"),
         ("a.yaml", "a: " + "[" * 9 + "]" * 9 + "\n", ""),
@@ -113,7 +112,7 @@ def test_a_file_that_is_no_job_file_is_refused_in_one_line(name: str, text: str,
 
 
 @pytest.mark.parametrize(
-    "text", ["a = 1\na = 2", "a = " + "[" * 3000, "a = " + "9" * 5000, "a: " + "9" * 5000]
+    "text", ["a = 1\na = 2", "a = " + "[" * 3000, "a = " + "9" * 5000, "a: 2024-99-99", "a: " + "9" * 5000]
 )
 def test_what_a_parser_gives_up_on_is_one_line(text: str) -> None:
     name, kind = ("a.toml", "not valid TOML") if "=" in text else ("a.yaml", "not a job file")
