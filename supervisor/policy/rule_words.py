@@ -68,7 +68,7 @@ def budget_text(history: PolicyInput, decision: Decision) -> str | None:
     if rule.max_times is not None:
         used = len(alike_since_progress(history, verdict.failure)) + 1
         parts.append(f"{used} of {rule.max_times} for {name}")
-    if rule.answer not in HAS_OWN_COUNT and (decision.change is None or is_unchanged(decision.change)):
+    if rule.answer not in HAS_OWN_COUNT and is_unchanged(decision.change):
         parts.append(f"{len(counted_retries(history)) + 1} of {history.retry.max_retries} (--max-retries)")
     else:
         parts.append("not counted by --max-retries, for the job changes")

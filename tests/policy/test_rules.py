@@ -71,6 +71,14 @@ def test_exit_0_without_a_step_is_not_reported_as_plain_success() -> None:
 def test_back_off() -> None:
     crash = ended(F.WORKER_CRASH, Reason.SIGNAL, last=4)
     assert one(crash).delay_s == 1.0
+    assert one(crash, jitter=0.5).delay_s == 1.125
+    delays: list[float] = []
+    past: list[AttemptState] = []
+    for _ in range(8):
+        decision = decide(PolicyInput((*past, crash), retry=RetrySettings(max_retries=20), knobs=TRAINER))
+        delays.append(decision.delay_s)
+        past.append(restarted(crash, decision))
+    assert delays == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     assert one(crash, interactive=True).delay_s == 10.0
     oom = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1))
     assert one(oom, interactive=True).delay_s == 10.0
