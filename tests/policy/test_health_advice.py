@@ -57,36 +57,60 @@ def test_a_checkpoint_that_could_not_be_saved_is_told_once_the_run_goes_on() -> 
     assert not list(early.step(0, 20.0, {"step": 42.0})), "once"
 
 
+WORK, DATA = "on its own work, as measured in the ranks", "fetching data"
+
+
 @pytest.mark.parametrize(
-    ("measured", "slow"),
+    ("measured", "slow", "told"),
     [
-        ({0: (0.35, 0.05), 1: (0.35, 0.34)}, 1),
-        ({0: (0.35, 0.05), 1: (0.35, 0.05), 2: (0.34, 0.33)}, 2),
-        ({0: (0.35, 0.05), 1: (0.35, 0.11)}, None),  # less than a fifth
-        ({0: (0.05, 0.05), 1: (0.35, 0.34)}, None),  # they do not wait for each other
-        ({0: (0.35, 0.34)}, None),
+        ({0: (0.35, 0.05, 0.0), 1: (0.35, 0.34, 0.0)}, 1, f"0.29 s in every step of 0.35 s: it spends them {WORK}"),
+        ({0: (0.35, 0.05, 0.0), 1: (0.35, 0.05, 0.0), 2: (0.34, 0.33, 0.0)}, 2, f"0.28 s in every step of 0.35 s: it spends them {WORK}"),
+        ({0: (1.0, 0.0, 0.0), 1: (1.0, 0.5, 0.25)}, 1, f"0.5 s in every step of 1 s: it spends them {WORK}"),
+        ({0: (1.0, 0.0, 0.0), 1: (1.0, 0.5, 0.26)}, 1, f"0.5 s in every step of 1 s: it spends them {DATA}"),
+        ({0: (1.0, None, 0.1), 1: (1.0, None, 0.5)}, 1, f"0.4 s in every step of 1 s: it spends them {DATA}"),
+        ({0: (1.0, 0.1, None), 1: (1.0, 0.5, None)}, 1, f"0.4 s in every step of 1 s: it spends them {WORK}"),
+        ({0: (1.0, None, None), 1: (1.0, None, None)}, None, ""),
+        ({0: (None, 0.1, 0.0), 1: (None, 0.5, 0.0)}, None, ""),
+        ({0: (0.35, 0.05, 0.0), 1: (0.35, 0.11, 0.0)}, None, ""),  # less than a fifth
+        ({0: (0.0, 0.0, 0.0), 1: (0.0, 0.0, 0.0)}, None, ""),
+        ({0: (0.8, 0.05, 0.0), 1: (1.0, 1.0, 0.0)}, 1, f"0.95 s in every step of 0.9 s: it spends them {WORK}"),
+        ({0: (0.79, 0.05, 0.0), 1: (1.0, 1.0, 0.0)}, None, ""),  # they do not wait for each other
+        ({0: (0.35, 0.34, 0.0)}, None, ""),
     ],
-)
+)  # fmt: skip
 def test_the_rank_whose_own_part_of_a_step_is_measured_as_longer_is_named(
-    measured: dict[int, tuple[float, float]], slow: int | None
+    measured: dict[int, tuple[float | None, ...]], slow: int | None, told: str
 ) -> None:
     ranks = Stragglers()
-    for rank, (step_s, own_s) in measured.items():
+    for rank, values in measured.items():
+        row = dict(zip(("step_time_s", "compute_s", "data_wait_s"), values, strict=True))
         for _ in range(LEAST):
             assert ranks.find() is None
-            ranks.measured(rank, {"step_time_s": step_s, "compute_s": own_s, "data_wait_s": 0.0})
+            ranks.measured(rank, {k: v for k, v in row.items() if k != "compute_s" or v is not None})
     found = ranks.find()
-    assert (found.rank if found is not None else None) == slow
-    if found is not None:
-        assert "on its own work, as measured in the ranks" in found.advice.text
+    assert (found.advice if found is not None else None) == (
+        None if slow is None else Advice("straggler", f"rank {slow} holds the others up by {told}", slow)
+    )
+
+
+def test_a_rank_once_named_stays_named_a_little_below_the_bound() -> None:
+    for own_s, stays in ((0.16, True), (0.14, False)):
+        ranks = Stragglers()
+        for own in (0.5, own_s):
+            for _ in range(LEAST):
+                ranks.measured(0, {"step_time_s": 1.0, "compute_s": 0.0})
+                ranks.measured(1, {"step_time_s": 1.0, "compute_s": own})
+            found = ranks.find()
+        assert (found is not None) is stays
+        assert (fed({0: 0.0, 1: own_s}).find() is not None) is False, "never named before"
 
 
 def test_steps_around_an_evaluation_are_no_measure() -> None:
     stragglers = Stragglers()
     for step in range(100):
         for rank in range(2):
-            values = {"step": float(step), "step_time_s": 0.1}
-            stragglers.step(rank, step * (10.0 if rank else 10.1), values)
+            values = {"step": float(step), "step_time_s": 9.9 if rank else 0.1}
+            stragglers.step(rank, step * 10.0, values)
         stragglers.pause()
     assert stragglers.find() is None
 
