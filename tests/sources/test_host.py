@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,12 +30,12 @@ from supervisor.sources.machine import (
     ProcessSample,
 )
 from supervisor.sources.processes import identify, send_signal
-from supervisor.sources.stacks.python_stacks import StackSource, collect_stacks
+from supervisor.sources.stacks.python_stacks import Stack, StackSource, collect_stacks
 from tests.conftest import not_none, wait_until
 
 T = TypeVar("T")
 BURN = "import threading; b = bytearray(64 << 20); threading.Event().wait(60) if 0 else [None for _ in iter(int, 1)]"
-WAIT = "import threading; print('up', flush=True); threading.Event().wait(60)"
+WAIT = "import threading; open('/proc/self/comm', 'w').write('a (b) c'); print('up', flush=True); threading.Event().wait(60)"
 
 
 @pytest.fixture
@@ -270,19 +271,27 @@ def test_stacks_by_py_spy_and_its_refusals(waiter: subprocess.Popen[bytes], tmp_
         [known],
         py_spy=says(r"for last; do :; done; printf 'Process %s\n  \033[31mstep\033[0m (t.py:3)\n' $last"),
     )
-    assert stack.source is StackSource.PY_SPY
-    assert stack.lines == (f"Process {waiter.pid}", "  step (t.py:3)")
+    first, *_ = Path(f"/proc/{waiter.pid}/syscall").read_text(encoding="ascii").split()
+    lines = (f"Process {waiter.pid}", "  step (t.py:3)")
+    assert stack == Stack(known, StackSource.PY_SPY, lines, main_call=first, for_ever=stack.for_ever)
     (stack,) = collect_stacks([known], py_spy=says("echo 'Permission Denied: no ptrace' >&2; exit 1"))
     assert stack.source is StackSource.PROC
     assert stack.note == "py-spy: Permission Denied: no ptrace"
+    (line,) = stack.lines
+    told = rf"thread {waiter.pid} 'a \(b\) c': state S, waits in (-|[a-z]\w+), system call {first}"
+    assert re.fullmatch(told, line)
+    (stack,) = collect_stacks([known], py_spy=says("exit 3"))
+    assert stack.note == "py-spy ended with 3"
+    (stack,) = collect_stacks([known], py_spy=says("exit 0"))
+    assert stack.note == "py-spy ended with 0"
     (stack,) = collect_stacks([known], py_spy=says("exec sleep 60"), timeout_s=0.2)
     assert (stack.source, stack.note) == (StackSource.PROC, "py-spy did not answer in time")
     (stack,) = collect_stacks([known], py_spy=str(tmp_path / "none"))
-    assert stack.source is StackSource.PROC
+    assert (stack.source, stack.note) == (StackSource.PROC, "py-spy could not be started")
     assert send_signal(known, signal.SIGKILL)
     assert wait_until(lambda: identify(known.pid) is None, 5)
     (stack,) = collect_stacks([known])
-    assert (stack.source, stack.lines) == (StackSource.NONE, ())
+    assert stack == Stack(known, StackSource.NONE, (), "the process is gone")
 
 
 def test_links_are_told_by_what_the_kernel_and_an_rdma_port_count(
