@@ -106,7 +106,10 @@ def test_orphans_of_a_subreaper_come_to_it() -> None:
 def test_the_ports_that_a_process_listens_on(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as server:
-        server.bind((address, 0))
+        try:
+            server.bind((address, 0))
+        except OSError:
+            pytest.skip(f"this machine has no {address}")
         port, name = server.getsockname()[1], os.readlink(f"/proc/self/fd/{server.fileno()}")
         assert not [found for found in processes.listening_sockets(os.getpid()) if found[1] == port]
         server.listen()
