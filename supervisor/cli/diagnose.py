@@ -35,6 +35,7 @@ from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
 EXIT_HEALTHY, EXIT_FAILURE, EXIT_UNKNOWN, EXIT_BAD_INPUT = 0, 10, 11, 2
 METRIC_LINES = 400  # at the end of each log
 HEADER_LINES = 20
+METRIC_ROWS = 5
 
 
 def main(argv: list[str]) -> int:
@@ -115,9 +116,8 @@ def _examined(path: str, job: JobEvidence, engine: Engine) -> Examination:
     if os.path.isfile(path):
         refuse_binary(path)
     found = examine(job, engine.signatures, engine.matcher)
-    if found.verdict.failure is FailureClass.UNKNOWN and not found.facts.candidates:
-        found = with_metric_rows(found, _metric_rows(found))
-    return found
+    is_unknown = found.verdict.failure is FailureClass.UNKNOWN and not found.facts.candidates
+    return with_metric_rows(found) if is_unknown and _metric_rows(found) >= METRIC_ROWS else found
 
 
 def _metric_rows(found: Examination) -> int:

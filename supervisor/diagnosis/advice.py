@@ -69,13 +69,9 @@ def advice_for(
         own.insert(0, UNCOUNTED_KILL_ADVICE if counted_none else BARE_KILL_ADVICE)
     if failure is FailureClass.CUDA_OOM and not job.run_values.keeps_global:
         general = (ONLY_SMALLER_ADVICE, *general[1:])
-    if (
-        replaces_general
-        or (
-            failure is FailureClass.WORKER_CRASH and bare_kill
-        )  # faulthandler cannot catch a SIGKILL: signal(7)
-        or (failure is FailureClass.TERMINATED and reason not in _REQUEUED)
-    ):
+    is_stop = failure is FailureClass.TERMINATED and reason not in _REQUEUED
+    # faulthandler cannot catch a SIGKILL: signal(7).
+    if replaces_general or is_stop or (failure is FailureClass.WORKER_CRASH and bare_kill):
         general = ()
     return tuple(dict.fromkeys((*own, *general)))
 

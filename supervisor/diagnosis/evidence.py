@@ -121,7 +121,7 @@ class JobEvidence(NamedTuple):
         run_values: values for advice.
         hang: stacks from before the attempt was stopped as a hang, or exited on its own without progress.
         recorder: PyTorch's flight-recorder data about the hanging collective.
-        metric_rows: the number of metric lines at the tail of the logs, if nothing else shows training.
+        prints_metrics: whether the logs end in rows of metrics, if nothing else shows training.
         raised: the class of the exception that ended each measured process's script, keyed by global rank.
     """
 
@@ -147,5 +147,5 @@ class JobEvidence(NamedTuple):
     run_values: RunValues = RunValues()
     hang: SeenHang | None = None
     recorder: SeenRecorder | None = None
-    metric_rows: int = 0
+    prints_metrics: bool = False
     raised: Mapping[int, str] = MappingProxyType({})

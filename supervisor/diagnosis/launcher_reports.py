@@ -170,7 +170,9 @@ def with_known_exits(launch: Launch, codes: Mapping[int, int]) -> Launch:
     return launch._replace(exits=(*launch.exits, *observed))
 
 
-_OBSERVED = Signature(-1, "exit-code", FailureClass.WORKER_CRASH, Role.CONFIRMATION, None, 30, "exit")
+_OBSERVED = Signature(
+    -1, "exit-code", FailureClass.WORKER_CRASH, Role.CONFIRMATION, None, 30, "exit", confirm=False
+)
 _NO_LINE = Hit(_OBSERVED, -1, 0, "", NOWHERE)
 
 

@@ -46,7 +46,6 @@ from supervisor.diagnosis.scan.signature_tables import Strength, Trait
 from supervisor.diagnosis.slurm_states import OUTCOMES
 from supervisor.run.records import FailureClass, Reason
 
-METRIC_ROWS = 5
 # A larger code is a shell's 128 + signal.
 MOST_EXIT_CODE = 127
 # The confidence of a SIGKILL without any text.
@@ -456,7 +455,7 @@ RULES = (
          "A line below the last step mentions a crash, and no signature matches it.", 0.5, is_fallback=True),
     Rule("still_training", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.any_progress or facts.job.launcher_exit == 0),
          "Training printed steps, or the launcher ended with 0, and no failure is reported.", 0.94, is_fallback=True),
-    Rule("metrics_printed", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.job.metric_rows >= METRIC_ROWS),
+    Rule("metrics_printed", _S.LOGS, _quiet(_F.HEALTHY, lambda facts: facts.job.prints_metrics),
          "Rows of metrics or of numbers are printed to the end, and no failure is reported.", 0.8, is_fallback=True),
     Rule("nothing_known", _S.LOGS, _quiet(_F.UNKNOWN, lambda _: True),
          "The logs show neither steps nor a failure.", 0.4, is_fallback=True),

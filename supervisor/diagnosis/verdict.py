@@ -125,9 +125,9 @@ def examine(job: JobEvidence, signatures: Signatures, matcher: Matcher) -> Exami
     return found[shown]._replace(earlier=tuple(earlier))
 
 
-def with_metric_rows(found: Examination, rows: int) -> Examination:
-    """Diagnose the same job again, given the number of metric rows at the tail of its logs."""
-    job = found.facts.job._replace(metric_rows=rows)
+def with_metric_rows(found: Examination) -> Examination:
+    """Diagnose the same job again, given that its logs end in rows of metrics."""
+    job = found.facts.job._replace(prints_metrics=True)
     return _examined(replace(found.facts, job=job))._replace(earlier=found.earlier)
 
 

@@ -91,11 +91,9 @@ def _smaller(history: PolicyInput, rule: Rule) -> tuple[SpecChange | None, str]:
         return None, f"{why} ({help_}); {rule.advice_if_not_restarted}"
     choice = choose_smaller(batch, history.memory, history.trials, history.retry.min_micro_batch)
     if choice is None:
-        least = max(history.retry.min_micro_batch, 1)
-        return (
-            None,
-            f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left; {rule.advice_if_not_restarted}",
-        )
+        least = history.retry.min_micro_batch
+        why = f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left"
+        return None, f"{why}; {rule.advice_if_not_restarted}"
     change_of = BatchChange(batch, choice.batch)
     return SpecChange(batch=change_of), f"{describe_change(change_of)}: {choice.how}"
 

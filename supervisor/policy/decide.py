@@ -64,7 +64,7 @@ def decide(history: PolicyInput) -> Decision:
     rule = _rule(history, verdict)
     if rule.answer is Answer.REQUEUE:
         return _requeue(history, rule.advice_if_not_restarted)
-    if failure is FailureClass.TERMINATED and verdict and verdict.reason is Reason.USER:
+    if verdict is not None and verdict.reason is Reason.USER:
         return Decision(DecisionKind.STOP, "stopped by its user", exit_code=EXIT_STOPPED)
     decided = _unmeasured_first(history, failure, rule) or _restart_or_not(history, failure, rule)
     if now.job_exit_code != 0:
@@ -324,7 +324,7 @@ def _flapping(history: PolicyInput, rule: Rule) -> str | None:
         if a.decision is not None
         and a.decision.kind is DecisionKind.RESTART
         and not a.by_person
-        and (a.decision.change is None or is_unchanged(a.decision.change))
+        and is_unchanged(a.decision.change)
         and a.ended_t is not None
         and a.ended_t >= start
     ]
@@ -379,8 +379,8 @@ def _forbidden(history: PolicyInput, rule: Rule) -> str | None:
     if rule.only_before_first_step or history.steps_seen:
         return None
     differs = rule.answer in {Answer.SHRINK, Answer.UNMEASURED} or now.refuted
-    known = now.started_t is not None and now.ended_t is not None
-    if differs and known and (now.ended_t or 0.0) - (now.started_t or 0.0) < UNSEEN_START_S:
+    lived_s = None if now.started_t is None or now.ended_t is None else now.ended_t - now.started_t
+    if differs and lived_s is not None and lived_s < UNSEEN_START_S:
         return None
     return "whether steps were made cannot be seen, and the script's resume flag is not known (--resume-knob)"
 
@@ -431,7 +431,7 @@ def _delay(history: PolicyInput, failure: FailureClass, rule: Rule) -> float:
         return CHANGED_DELAY_S if changes and history.watched else INTERACTIVE_DELAY_S
     if rule.answer is not Answer.RESTART:
         return 0.0  # the plan changes the cause of the failure, so a wait would gain nothing
-    doubled: float = 2.0 ** min(len(restarts_since_progress(history)), 10)
+    doubled: int = 2 ** len(restarts_since_progress(history))
     return min(doubled, MAX_DELAY_S) * (1.0 + 0.25 * history.jitter)
 
 
@@ -445,9 +445,9 @@ HAS_OWN_COUNT: Final = frozenset((Answer.SHRINK, Answer.NEW_PORT, Answer.UNMEASU
 """Answers that are subject to ``--max-retries`` only if it is 0."""
 
 
-def is_unchanged(change: SpecChange) -> bool:
+def is_unchanged(change: SpecChange | None) -> bool:
     """Check whether the next attempt runs the same job, unchanged."""
-    return replace(change, from_scratch=False) == SpecChange()
+    return change is None or replace(change, from_scratch=False) == SpecChange()
 
 
 def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[AttemptState]:
@@ -458,8 +458,5 @@ def alike_since_progress(history: PolicyInput, failure: FailureClass) -> list[At
 
 def counted_retries(history: PolicyInput) -> list[AttemptState]:
     """Return the attempts since the last progress that count toward ``--max-retries`` (restarts of the unchanged job)."""
-    return [
-        a
-        for a in restarts_since_progress(history)
-        if a.decision is None or a.decision.change is None or is_unchanged(a.decision.change)
-    ]
+    past = restarts_since_progress(history)
+    return [a for a in past if a.decision is not None and is_unchanged(a.decision.change)]

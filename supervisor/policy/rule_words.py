@@ -22,9 +22,7 @@ WORDS: Final = MappingProxyType(
         Answer.FEWER_WORKERS: "restart with half the data workers",
         Answer.UNMEASURED: "restart without stoker's measurements",
         Answer.RESUME_EARLIER: "restart from an earlier checkpoint",
-        Answer.EXCLUDE_GPU: "restart from the newest checkpoint",
         Answer.REQUEUE: "exit 75 with a checkpoint, else 5",
-        Answer.HOLD: "hold",
         Answer.STOP: "stop",
     }
 )
@@ -37,10 +35,10 @@ def rules_about(failure: FailureClass) -> list[tuple[str, str]]:
 
 
 def sentence(rule: Rule) -> str:
-    """Describe a rule: what it does, how often it applies, and what it waits for first."""
+    """Describe a rule of the tables: what it does, how often it applies, and what it waits for first."""
     what = WORDS[rule.answer]
     what = what[0].upper() + what[1:]
-    if rule.answer in {Answer.STOP, Answer.HOLD}:
+    if rule.answer is Answer.STOP:
         return f"{what}: {rule.advice_if_not_restarted}."
     if rule.answer is Answer.REQUEUE:
         return f"{what}."
@@ -48,7 +46,7 @@ def sentence(rule: Rule) -> str:
         rule.max_times, f"{rule.max_times} times at most"
     )
     progress = ", only after progress" if rule.requires_progress else ""
-    first = [one.value.replace("_", " ") for one in rule.show_first if one is not Precondition.GPU_MEMORY]
+    first = [one.value for one in rule.show_first if one is not Precondition.GPU_MEMORY]
     waits = f"; first it waits for the {' and the '.join(first)}" if first else ""
     return f"{what} ({times}{progress}{waits})."
 
@@ -68,7 +66,7 @@ def budget_text(history: PolicyInput, decision: Decision) -> str | None:
     if rule.max_times is not None:
         used = len(alike_since_progress(history, verdict.failure)) + 1
         parts.append(f"{used} of {rule.max_times} for {name}")
-    if rule.answer not in HAS_OWN_COUNT and (decision.change is None or is_unchanged(decision.change)):
+    if rule.answer not in HAS_OWN_COUNT and is_unchanged(decision.change):
         parts.append(f"{len(counted_retries(history)) + 1} of {history.retry.max_retries} (--max-retries)")
     else:
         parts.append("not counted by --max-retries, for the job changes")

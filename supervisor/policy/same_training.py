@@ -60,10 +60,10 @@ class Restart:
         total_steps: the number of steps the script reports, before and after.
     """
 
-    resumes_at: int | None = None
-    expected: bool = True
-    accumulates_otherwise: bool = False
-    total_steps: tuple[int, int] | None = None
+    resumes_at: int | None
+    expected: bool
+    accumulates_otherwise: bool
+    total_steps: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _agreement(before: Table, after: Table) -> Judgement:
         )
     rates = _pairs(before, after, "lr")
     share = median(abs(a - b) / max(abs(b), 1e-12) for _, b, a in pairs)
-    parts = ["begun again at the first step"] if min(after) <= min(before) < max(before) else []
+    parts = ["begun again at the first step"] if min(after) <= min(before) else []
     parts += ["learning rate as before"] if len(rates) >= LEAST_PAIRS else []
     parts.append(f"losses differ by {100 * share:.2g} % (median relative difference)")
     text = f"{len(pairs)} steps trained twice: {', '.join(parts)}"
@@ -237,5 +237,5 @@ def _log_gaps(pairs: Sequence[tuple[int, float, float]], most: int = WINDOW) -> 
 
 
 def _step_noise(values: Sequence[float]) -> float:
-    """Estimate a value's standard deviation around its trend from the differences between adjacent steps."""
-    return stdev([b - a for a, b in itertools.pairwise(values)]) / math.sqrt(2)
+    """Measure how much a value varies around its trend, by the differences between adjacent steps."""
+    return stdev([b - a for a, b in itertools.pairwise(values)])

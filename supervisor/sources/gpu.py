@@ -186,7 +186,7 @@ class GpuReader:
         cuda = self._ask(None, "nvmlSystemGetCudaDriverVersion_v2")
         return GpuSurvey(
             samples=tuple(self.read()),
-            driver=_text(self._ask(None, "nvmlSystemGetDriverVersion")),
+            driver=self._ask(None, "nvmlSystemGetDriverVersion"),
             cuda=(cuda // 1000, cuda % 1000 // 10) if cuda else None,
         )
 
@@ -228,8 +228,8 @@ class GpuReader:
         modes = self._ask(index, "nvmlDeviceGetMigMode", handle)
         return GpuDevice(
             index=index,
-            uuid=_text(self._ask(index, "nvmlDeviceGetUUID", handle)),
-            name=_text(self._ask(index, "nvmlDeviceGetName", handle)),
+            uuid=self._ask(index, "nvmlDeviceGetUUID", handle),
+            name=self._ask(index, "nvmlDeviceGetName", handle),
             memory_total_bytes=memory.total if memory is not None else None,
             mig=modes is not None and bool(modes[0]),
         )
@@ -425,9 +425,3 @@ def visible_devices(value: str | None, devices: Sequence[GpuDevice]) -> tuple[Gp
 
 def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value if handle is not None else None
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    return value if isinstance(value, str) and value else None

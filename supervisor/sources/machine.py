@@ -124,15 +124,12 @@ class ProcessReader:
             counters = None
         cpu_s = times.user + times.system
         before, self._before = self._before, (now, cpu_s)
-        ratio = None
-        if before is not None and now > before[0]:
-            ratio = max(0.0, (cpu_s - before[1]) / (now - before[0]))
         return ProcessSample(
             t=t,
             key=self.key,
             process=self.process,
             alive=True,
-            cpu_ratio=ratio,
+            cpu_ratio=(cpu_s - before[1]) / (now - before[0]) if before is not None else None,
             rss_bytes=memory.rss,
             threads=threads,
             read_bytes=counters.read_bytes if counters is not None else None,
@@ -155,7 +152,7 @@ class LinkReader:
         """Return current rates for the links with the most traffic since boot, busiest first. Empty on the first reading."""
         now, counts = time.monotonic(), dict(self._counts())
         before, self._before = self._before, (now, counts)
-        if before is None or now <= before[0]:
+        if before is None:
             return ()
         took_s = now - before[0]
         busiest = sorted(counts, key=lambda name: -sum(counts[name]))[:MOST_LINKS]
@@ -193,7 +190,7 @@ class HostReader:
     `disks` lists folders whose filesystems are checked. Unreadable ones are skipped.
     """
 
-    def __init__(self, disks: Sequence[str] = (SHM,)) -> None:
+    def __init__(self, disks: Sequence[str]) -> None:
         self._disks = tuple(disks)
         self._links = LinkReader()
         self._before: tuple[float, float] | None = None
@@ -241,7 +238,7 @@ class HostSampler(PeriodicSampler):
         processes: Callable[[], Mapping[str, ProcessId]],
         on_samples: Callable[[HostSample, Sequence[ProcessSample]], None],
         *,
-        disks: Sequence[str] = (SHM,),
+        disks: Sequence[str],
         interval_s: float,
     ) -> None:
         super().__init__("stoker-host", stop)

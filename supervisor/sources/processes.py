@@ -55,7 +55,7 @@ class ProcessStat:
 def boot_id() -> str | None:
     """Return the id of the current boot (random(4)). A pid and start time identify a process only within one boot."""
     raw = read_proc("/proc/sys/kernel/random/boot_id", 64)
-    return raw.decode("ascii", "replace").strip() if raw is not None else None
+    return raw.decode("ascii").strip() if raw is not None else None
 
 
 def identify(pid: int) -> ProcessId | None:
@@ -224,7 +224,7 @@ def listening_sockets(pid: int) -> Iterator[tuple[str, int, str]]:
     """Yield the listening TCP sockets in a process's network namespace: hex address, port, and name as in `open_files`."""
     for table in ("tcp", "tcp6"):
         raw = read_proc(f"/proc/{pid}/net/{table}", _SOCKETS_CAP_BYTES) or b""
-        for row in raw.decode("ascii", "replace").splitlines()[1:]:
+        for row in raw.decode("ascii").splitlines()[1:]:
             fields = row.split()
             if len(fields) > 9 and fields[3] == _LISTENS:
                 address, _, port = fields[1].partition(":")

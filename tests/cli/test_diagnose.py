@@ -396,7 +396,11 @@ def test_rows_of_metrics_that_the_scan_does_not_know_are_training(tmp_path: Path
     table.write_text("".join(f"Episode {n}, Reward: {-300 + 7 * n}.25\n" for n in range(1, 12)))
     bare.write_text("".join(f"{17 - n / 9:.6f}\t0.13{n}\t0.08{n}\n" for n in range(12)))
     prose.write_text("reading the configuration\nthe model has three parts\n" * 8)
-    _, (*rows, says_nothing) = told(call, "--explain", table, bare, prose)
+    few, enough = tmp_path / "few.log", tmp_path / "enough.log"
+    for path, count in ((few, 4), (enough, 5)):
+        path.write_text("".join(f"Episode {n}, Reward: {-300 + 7 * n}.25\n" for n in range(count)))
+    _, (*rows, unsure, says_nothing) = told(call, "--explain", table, bare, enough, few, prose)
+    assert unsure["failure"] == "unknown"
     for trains in rows:
         assert (trains["failure"], trains["explanation"]["rule"]["name"]) == ("healthy", "metrics_printed")
     assert says_nothing["failure"] == "unknown"

@@ -36,6 +36,9 @@ READING = ev.RanksAt(ranks=(1,), doing="own", what="in read()", line_at="data.py
 SEEN = SeenHang(
     (1,), "3 ranks in backward at train.py:23, rank 1 in read() at data.py:41", None, "artifacts/s.txt", 28
 )
+SHOWN = "The stacks show rank 1 in read() at data.py:41"
+BRANCHES = "the ranks took different branches. Look for a collective under `if rank == …`, and for batches that differ in number."
+KERNEL = "Only the kernel's side was seen, rank 1 in read() at data.py:41: with py-spy, or `[hang] faulthandler = true`, its line is told too."
 TOLD = SEEN._replace(groups=(READING, WAITING))
 
 
@@ -109,29 +112,61 @@ def test_what_stoker_sent_itself_is_blamed_on_nobody_else(
         *(
             ((msgspec.structs.replace(READING, doing=doing), WAITING), said)
             for doing, said in (
-                ("own", "Look why data.py:41 does not end"),
-                ("collective", "different branches"),
-                ("data", "data workers"),
-                ("gpu", "Xid"),
-                ("stopped", "kill -CONT"),
-                ("kernel", "py-spy"),
-                ("unknown", "py-spy"),
+                ("own", "Look why data.py:41 does not end (a loop without a bound, a lock, a file or a server that does not answer): the stacks show rank 1 in read(), outside the collective."),
+                ("collective", f"{SHOWN} and the others elsewhere: {BRANCHES}"),
+                ("backward", f"{SHOWN} and the others elsewhere: {BRANCHES}"),
+                ("data", f"{SHOWN}: look at what its data workers read, and give the DataLoader a timeout=."),
+                ("gpu", f"{SHOWN}: look for a kernel that does not end, and for Xid errors in `dmesg`."),
+                ("stopped", f"{SHOWN}: find out who suspended it; `kill -CONT` lets it continue."),
+                ("kernel", KERNEL),
+                ("unknown", KERNEL),
             )
         ),
-        ((WAITING,), "network"),
+        ((msgspec.structs.replace(READING, line_at=None), WAITING), "Look why it does not end (a loop without a bound, a lock, a file or a server that does not answer): the stacks show rank 1 in read(), outside the collective."),
+        ((WAITING,), "Look at the network and at the ranks of other nodes: the stacks show all ranks here in the same collective, and none is missing."),
         (
             (WAITING, msgspec.structs.replace(WAITING, ranks=(1,), what="in barrier")),
-            "the branch that parts the ranks",
+            "Look for the branch that parts the ranks (a collective under `if rank == …`, batches that differ in number): the stacks show each waiting at another line for the others.",
+        ),
+        (
+            (WAITING, msgspec.structs.replace(WAITING, ranks=(1,), doing="gpu")),
+            "The stacks show no rank apart from the others: look at the line that all of them stand at.",
         ),
     ],
-)
+)  # fmt: skip
 def test_the_advice_goes_on_from_what_the_stacks_show(
     engine: Engine, groups: tuple[ev.RanksAt, ...], expected: str
 ) -> None:
     late = () if groups[0] is WAITING else (1,)
     verdict = judge(engine, STEPS, SEEN._replace(ranks=late, groups=groups))
-    assert expected in verdict.advice[0]
+    assert verdict.advice[0] == expected
     assert verdict.rank == next(iter(late), None)
+
+
+def test_many_ranks_are_told_together(engine: Engine) -> None:
+    """Those at fault as a text, up to 8 groups; those that wait one by one, up to 16 ranks."""
+    apart = tuple(
+        ev.RanksAt(ranks=(rank,), doing="own", what="in read()", line_at=f"d.py:{rank}", lines=())
+        for rank in range(1, 10)
+    )
+    many = msgspec.structs.replace(WAITING, ranks=tuple(range(10, 27)), lines=())
+    few = ev.RanksAt(ranks=(0, 27), doing="gpu", what="waiting for its GPU", line_at=None, lines=(5,))
+    late = tuple(range(1, 10))
+    seen = SEEN._replace(ranks=late, collective="barrier 3", groups=(*apart, many, few))
+    verdict = judge(engine, STEPS, seen, world_size=28)
+    assert (verdict.rank, verdict.ranks) == (None, late)
+    assert verdict.cause is not None
+    told = ", ".join(f"rank {rank} in read() at d.py:{rank}" for rank in range(1, 9))
+    assert verdict.cause.text == f"{told}, …; barrier 3"
+    named = "ranks 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert [(item.rank, item.line, item.words) for item in verdict.consequences] == [
+        (None, None, f"17 ranks: waited for {named} in backward at train.py:23"),
+        (0, 5, "was waiting for its GPU"),
+        (27, None, "was waiting for its GPU"),
+    ]
+    eight = judge(engine, STEPS, seen._replace(ranks=late[:8], collective=None), world_size=28)
+    assert eight.cause is not None
+    assert eight.cause.text == told
 
 
 @pytest.mark.parametrize(

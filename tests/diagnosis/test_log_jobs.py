@@ -47,6 +47,7 @@ def test_each_job_of_a_file_has_its_own_verdict_and_lines(engine: Engine) -> Non
 
 
 IN_MAIN = 'Traceback (most recent call last):\n  File "/w/train.py", line 8, in <module>\n    main()\n'
+RAISED = IN_MAIN + "KeyError: 'x'\n"
 USAGE = (
     "usage: train.py [-h] [--lr LR]\n"
     "                [--out OUT]\n"
@@ -55,15 +56,21 @@ USAGE = (
 
 
 @pytest.mark.parametrize(
-    ("text", "kinds"),
+    ("text", "found"),
     [
-        (USAGE + LOADING + IN_MAIN + "KeyError: 'x'\n", ["usage_error", "code_error"]),
-        (IN_MAIN + "KeyError: 'x'\n" + USAGE, ["code_error", "usage_error"]),
-        (LOADING * 4 + IN_MAIN + "KeyboardInterrupt\n" + USAGE, ["terminated", "usage_error"]),
-        (USAGE * 2, ["usage_error", "usage_error"]),
+        (USAGE + LOADING + IN_MAIN + "KeyError: 'x'\n", [(1, 3, "usage_error"), (4, 32, "code_error")]),
+        (IN_MAIN + "KeyError: 'x'\n" + USAGE, [(1, 4, "code_error"), (5, 7, "usage_error")]),
+        (LOADING * 4 + IN_MAIN + "KeyboardInterrupt\n" + USAGE, [(1, 104, "terminated"), (105, 107, "usage_error")]),
+        (USAGE * 2, [(1, 3, "usage_error"), (4, 6, "usage_error")]),
         # What goes on well is not blamed for the job before.
-        (steps() + OOM + TASK_EXIT + SMI + steps(), ["cuda_oom", "healthy"]),
-        (START + steps() + OOM + START + steps(), ["cuda_oom", "healthy"]),
+        (steps() + OOM + TASK_EXIT + SMI + steps(), [(1, 34, "cuda_oom"), (35, 65, "healthy")]),
+        (START + steps() + OOM + START + steps(), [(1, 34, "cuda_oom"), (35, 65, "healthy")]),
+        (RAISED * 3, [(1, 12, "code_error")]),
+        ((RAISED + "loading\n") * 3, [(1, 4, "code_error"), (5, 9, "code_error"), (10, 15, "code_error")]),
+        (RAISED + IN_MAIN + "ValueError: 'x'\n" + RAISED, [(1, 4, "code_error"), (5, 8, "code_error"), (9, 12, "code_error")]),
+        (RAISED + IN_MAIN + "ValueError: 'x'\n", [(1, 8, "code_error")]),
+        (steps() + RANK_FAILED + RESTART + steps(31, 2) + OOM, [(1, 31, "unknown"), (32, 37, "cuda_oom")]),
+        (steps() + RANK_FAILED + RESTART + steps(31, 1) + OOM, [(1, 36, "cuda_oom")]),
     ],
     ids=[
         "then another program",
@@ -72,11 +79,25 @@ USAGE = (
         "twice",
         "nvidia-smi after an exit",
         "nohup",
+        "one exception three times",
+        "a sweep",
+        "a sweep's other exception",
+        "two exceptions",
+        "a restart that steps twice",
+        "a restart that steps once",
     ],
-)
-def test_where_another_program_begins(text: str, kinds: list[str], engine: Engine) -> None:
+)  # fmt: skip
+def test_where_another_program_begins(text: str, found: list[tuple[int, int, str]], engine: Engine) -> None:
     """`error` of argparse prints the usage, then the message, and leaves with code 2: it is a program by itself."""
-    assert [kind for _, _, kind in jobs(text, engine)] == kinds
+    assert jobs(text, engine) == found
+
+
+def test_of_many_jobs_the_last_twelve_are_told(engine: Engine) -> None:
+    one = START + steps() + KEY
+    assert jobs(one * 15, engine) == [
+        (1, 4 * 34, "code_error"),
+        *((34 * n + 1, 34 * (n + 1), "code_error") for n in range(4, 15)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +115,7 @@ def test_where_another_program_begins(text: str, kinds: list[str], engine: Engin
     ],
 )
 def test_one_job_stays_one(text: str, engine: Engine) -> None:
-    assert [kind for _, _, kind in jobs(text, engine)] == ["cuda_oom"]
+    assert jobs(text, engine) == [(1, text.count("\n"), "cuda_oom")]
 
 
 def test_what_is_known_beside_a_log_is_of_its_last_job(engine: Engine) -> None:

@@ -14,9 +14,12 @@ from supervisor.diagnosis.class_words import class_texts
 from supervisor.diagnosis.evidence import JobEvidence, LogSource
 from supervisor.diagnosis.scan.matched_lines import UNCAUGHT
 from supervisor.diagnosis.scan.signature_tables import (
+    Signature,
     Signatures,
     Trait,
+    pack,
     parse_tables,
+    unpack,
 )
 from supervisor.diagnosis.scan.windows import Re2Matcher, compile_matcher
 from supervisor.diagnosis.verdict import diagnose
@@ -103,6 +106,22 @@ def test_a_cache_is_used_and_a_damaged_one_does_no_harm(tmp_path: Path) -> None:
         engine = load_engine(str(tmp_path / "cache"))
         assert engine.matcher.scan(b"RuntimeError: CUDA error: out of memory\n")
         assert engine.signatures.digest == first.signatures.digest
+
+
+def test_a_set_is_packed_without_what_only_its_tests_need(signatures: Signatures) -> None:
+    def bare(entry: Signature) -> Signature:
+        return entry._replace(triggers=(), must_not="", samples=(), near_misses=(), family="")
+
+    again = unpack(pack(signatures))
+    assert again.digest == signatures.digest
+    assert list(map(bare, again.entries)) == list(map(bare, signatures.entries))
+    assert not any(entry.samples or entry.near_misses for entry in again.entries)
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[1]", b'["digest", [{"id": "of a later version"}]]', b"[[], 3]"])
+def test_what_is_no_packed_set_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError, match="not a packed signature set: "):
+        unpack(raw)
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path: Path) -> None:

@@ -69,6 +69,38 @@ def test_the_odd_one_out_is_named_with_its_call_and_line() -> None:
     assert found.proves_hang
 
 
+ELSEWHERE = ("evaluate (/job/eval.py:7)", "main (/job/train.py:40)")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "state", "odd", "proves"),
+    [
+        ((READING, READING, ELSEWHERE), "idle", (2,), True),
+        ((READING, ELSEWHERE), "idle", (), True),
+        ((READING, READING, ELSEWHERE, ELSEWHERE), "idle", (), True),
+        ((READING, READING), "idle", (), True),
+        ((READING, READING), "active", (), False),
+        ((BACKWARD, BACKWARD), "active", (), True),
+        ((BACKWARD, BACKWARD, ALL_REDUCE), "idle", (2,), True),
+        ((BACKWARD, (f"item ({TORCH}/cuda/__init__.py:1)", USER)), "idle", (1,), False),
+        ((BACKWARD, (f"item ({TORCH}/cuda/__init__.py:1)", USER), READING), "idle", (2,), True),
+        (((f"item ({TORCH}/cuda/__init__.py:1)", USER),) * 2, "idle", (), False),
+        ((READING, ()), "idle", (), False),
+    ],
+)
+def test_who_is_apart_and_whether_it_proves_a_hang(
+    ranks: tuple[tuple[str, ...], ...], state: str, odd: tuple[int, ...], proves: bool
+) -> None:
+    found = round_of(*ranks, state=state)
+    assert (found.odd, found.proves_hang) == (odd, proves)
+
+
+@pytest.mark.parametrize("call", ["init_process_group", "all_to_all", "all_to_all_single", "barrier", "recv"])
+def test_every_public_call_that_meets_the_other_ranks_is_one_collective(call: str) -> None:
+    place = round_of((f"{call} ({TORCH}/distributed/distributed_c10d.py:1)", USER)).places[0]
+    assert (place.doing, place.what, place.line_at) == (Doing.COLLECTIVE, f"in {call}", "train.py:30")
+
+
 def test_a_rank_in_the_set_up_of_ddp_waits_and_one_that_writes_its_part_of_a_checkpoint_does_not() -> None:
     found = round_of(
         (

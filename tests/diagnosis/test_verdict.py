@@ -95,6 +95,40 @@ def test_an_ordinary_error_is_named_by_its_own_words(failure: FailureClass, text
     assert title_of(Root(failure, rank=1, text=text, confidence=0.9)) == title
 
 
+@pytest.mark.parametrize(
+    ("number", "title"),
+    [
+        (4, "Rank 1 crashed (SIGILL: it used an instruction that this CPU does not support)"),
+        (6, "Rank 1 crashed (SIGABRT: its native code called abort())"),
+        (
+            7,
+            "Rank 1 crashed (SIGBUS: memory behind a mapping was missing, for example because /dev/shm is full)",
+        ),
+        (8, "Rank 1 crashed (SIGFPE: an arithmetic error, as a division of whole numbers by zero)"),
+        (9, "Rank 1 crashed (SIGKILL: somebody or the kernel killed it)"),
+        (11, "Rank 1 crashed (SIGSEGV: invalid memory access)"),
+        (12, "Rank 1 crashed"),
+    ],
+)
+def test_a_signal_is_told_with_its_meaning(number: int, title: str) -> None:
+    text = f"signal {number}"
+    assert title_of(Root(FailureClass.WORKER_CRASH, Reason.SIGNAL, rank=1, text=text)) == title
+
+
+@pytest.mark.parametrize(
+    ("contents", "title"),
+    [
+        (("",), "The log is empty: there is nothing to judge"),
+        (("", ""), "All logs are empty: there is nothing to judge"),
+        (("\x00\x01\x02\n",), "There is no text in it: a binary file, not a log"),
+    ],
+)
+def test_a_log_without_text_is_told_as_such(engine: Engine, contents: tuple[str, ...], title: str) -> None:
+    found = judge(engine, JobEvidence(logs=tuple(log for text in contents for log in logs(text))))
+    assert (found.failure, found.title) == (FailureClass.UNKNOWN, title)
+    assert on_text(engine, "some words that tell of nothing\n").title != title
+
+
 PEER_LOST = "[rank0]: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:4711\n"
 TIMEOUT = "[rank{0}]:[E101 00:10:00.1 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.\n"
 

@@ -35,6 +35,7 @@ static struct { int card, code; char function[64]; } fails[MOST];
 static struct { int number, card; u64 code; } xids[MOST];
 static char driver[32];
 static int driver_cuda;
+static u64 heard[MOST];  /* by card, the types of the events that are asked for */
 static int owner[MOST], card_count, process_count, fail_count, xid_count, init_code, gone, open_count, last_xid;
 
 static void look(void) {
@@ -154,14 +155,14 @@ int nvmlDeviceGetMigMode(Card *card, unsigned *now, unsigned *pending) {
     *now = *pending = (unsigned)card->mig;
     return SUCCESS;
 }
-int nvmlEventSetCreate(void **set) { ASK(NULL); *set = &last_xid; return SUCCESS; }
+int nvmlEventSetCreate(void **set) { ASK(NULL); memset(heard, 0, sizeof heard); *set = &last_xid; return SUCCESS; }
 int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
-int nvmlDeviceRegisterEvents(Card *card, u64 types, void *set) { (void)types; (void)set; ASK(card); return SUCCESS; }
+int nvmlDeviceRegisterEvents(Card *card, u64 types, void *set) { (void)set; ASK(card); heard[card - cards] = types; return SUCCESS; }
 int nvmlEventSetWait_v2(void *set, Event *to, unsigned timeout_ms) {
     (void)set; (void)timeout_ms;
     ASK(NULL);
     for (int i = 0; i < xid_count; i++)
-        if (xids[i].number > last_xid) {
+        if (xids[i].number > last_xid && heard[xids[i].card] & 8) {  /* nvmlEventTypeXidCriticalError */
             last_xid = xids[i].number;
             memset(to, 0, sizeof *to);
             to->device = &cards[xids[i].card];

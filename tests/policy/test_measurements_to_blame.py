@@ -43,11 +43,12 @@ def start_failed(
     return ended(failure, reason, stop=stop, exit_code=exit_code, lived_s=lived_s)
 
 
+@pytest.mark.parametrize("stop", [None, StopWhy.RANK_DIED])
 @pytest.mark.parametrize(("failure", "reason"), CAUSELESS)
 def test_no_known_cause_before_the_first_step_is_restarted_without_them_once(
-    failure: FailureClass, reason: Reason | None
+    failure: FailureClass, reason: Reason | None, stop: StopWhy | None
 ) -> None:
-    now = start_failed(failure, reason)
+    now = start_failed(failure, reason, stop=stop)
     first = one(now, FOREIGN, measured=True, steps_seen=False)
     assert is_without_them(first)
     assert (
@@ -94,6 +95,7 @@ def test_what_they_raised_themselves_is_restarted_without_them_also_after_steps(
         start_failed(F.TERMINATED, Reason.USER, stop=StopWhy.REQUEST),
         start_failed(F.UNKNOWN, stop=StopWhy.SIGNAL),
         start_failed(F.HANG, stop=StopWhy.HANG),
+        start_failed(F.UNKNOWN, stop=StopWhy.NOT_RESUMED),
         start_failed(F.HOST_OOM, Reason.KERNEL_KILL),
         ended(F.WORKER_CRASH, Reason.EXIT_CODE, last=3),
         start_failed(F.UNKNOWN, exit_code=0),
@@ -148,3 +150,4 @@ def test_no_budget_counts_it_and_it_counts_no_budget() -> None:
     assert budget_text(history, second) == "budget, without progress: 1 of 1 (--max-retries)"
     third = decide(replace(history, attempts=(past, restarted(now, second), now)))
     assert third.kind is DecisionKind.GIVE_UP, "never a second restart without them"
+    assert third.reason == "worker_crash: once restarted without progress (--max-retries 1)"

@@ -9,7 +9,7 @@ from msgspec import structs
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import Knobs, KnobScope, RetrySettings
 from supervisor.policy import PolicyInput, budget_text, decide
-from supervisor.run.records import Action, DecisionKind
+from supervisor.run.records import Action, DecisionKind, SpecChange
 from supervisor.run.state import AttemptState
 from tests.policy.cases import (
     NO_RESUME,
@@ -56,8 +56,9 @@ def test_fragmentation_is_tried_first_and_once() -> None:
     fragmented = replace(verdict(F.CUDA_OOM), action=Action.SET_ALLOCATOR)
     now = structs.replace(ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1)), verdict=fragmented)
     first = one(now)
-    assert first.change is not None
-    assert ("PYTORCH_ALLOC_CONF", "expandable_segments:True") in first.change.env
+    both = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    assert first.change == SpecChange(env=tuple((name, "expandable_segments:True") for name in both))
+    assert first.reason == "cuda_oom: memory is fragmented: expandable segments before a smaller batch"
     second = decide(PolicyInput(attempts=(restarted(now, first), now), knobs=TRAINER))
     assert second.change is not None
     assert second.change.batch is not None

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from msgspec import structs
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.spec import ClassOverride, RetrySettings
-from supervisor.policy import RULES, PolicyInput, decide
+from supervisor.policy import RULES, PolicyInput, budget_text, decide
+from supervisor.policy.decide import counted_retries
+from supervisor.policy.rule_words import ASKED_FOR
+from supervisor.run.events import StopWhy
 from supervisor.run.records import DecisionKind, FailureClass, Reason
 from supervisor.run.state import AttemptState
 from tests.policy.cases import (
@@ -71,6 +75,14 @@ def test_exit_0_without_a_step_is_not_reported_as_plain_success() -> None:
 def test_back_off() -> None:
     crash = ended(F.WORKER_CRASH, Reason.SIGNAL, last=4)
     assert one(crash).delay_s == 1.0
+    assert one(crash, jitter=0.5).delay_s == 1.125
+    delays: list[float] = []
+    past: list[AttemptState] = []
+    for _ in range(8):
+        decision = decide(PolicyInput((*past, crash), retry=RetrySettings(max_retries=20), knobs=TRAINER))
+        delays.append(decision.delay_s)
+        past.append(restarted(crash, decision))
+    assert delays == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     assert one(crash, interactive=True).delay_s == 10.0
     oom = ended(F.CUDA_OOM, last=4, batch=BatchSpec(8, 1, 1))
     assert one(oom, interactive=True).delay_s == 10.0
@@ -79,3 +91,35 @@ def test_back_off() -> None:
     assert one(oom, watched=True).delay_s == 0.0
     override = RetrySettings(overrides=(ClassOverride("worker_crash", delay_s=3.5),))
     assert one(crash, retry=override).delay_s == 3.5
+
+
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [
+        (ended(F.WORKER_CRASH, Reason.SIGNAL, last=4), "budget, without progress: 1 of 3 (--max-retries)"),
+        (ended(F.HANG, last=4), "budget, without progress: 1 of 1 for hang; 1 of 3 (--max-retries)"),
+        (
+            ended(F.FD_LIMIT),
+            "budget, without progress: 1 of 1 for fd_limit; not counted by --max-retries, for the job changes",
+        ),
+        (ended(F.WORKER_CRASH, last=4, stop=StopWhy.RESTART), ASKED_FOR),
+        (ended(None, last=4, stop=StopWhy.RESTART), None),
+        (ended(F.CODE_ERROR, last=4), None),
+    ],
+)
+def test_a_restart_says_what_it_costs(now: AttemptState, text: str | None) -> None:
+    assert budget_text(PolicyInput((now,), knobs=TRAINER), one(now)) == text
+
+
+def test_only_what_was_done_since_the_last_progress_is_counted() -> None:
+    crash = ended(F.WORKER_CRASH, Reason.SIGNAL, last=4)
+    again = restarted(crash, one(crash))
+    for past, counted in [
+        ((again, again), 2),
+        ((again, structs.replace(again, last_step=5)), 1),
+        ((again, structs.replace(again, checkpoint_steps=(0,))), 1),
+        ((again, structs.replace(again, decided_by="kim"), again), 1),
+        ((structs.replace(again, first_step=None, last_step=None), structs.replace(again, last_step=0)), 1),
+    ]:
+        history = PolicyInput((*past, structs.replace(crash, last_step=None)))
+        assert len(counted_retries(history)) == counted

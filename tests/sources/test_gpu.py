@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from supervisor.keeper.monitoring.collector import gpu_values
 from supervisor.sources.gpu import (
+    GpuDevice,
     GpuNote,
     GpuNoteCode,
+    GpuProcess,
     GpuReader,
     GpuSample,
     GpuSampler,
+    GpuSurvey,
     NvmlUnavailableError,
     load_nvml,
     probe_gpus,
+    survey_gpus,
     visible_devices,
 )
 from tests.conftest import wait_until
@@ -51,21 +56,33 @@ def test_a_reading_is_in_base_units(two_cards: StandIn, reader: GpuReader, notes
     two_cards.show()
     first, second = reader.read()
     assert [device.uuid for device in reader.devices] == ["GPU-aaaa", "GPU-bbbb"]
-    assert first.device.name == "NVIDIA H100 80GB HBM3"
-    assert (second.util_ratio, second.memory_used_bytes, second.memory_total_bytes) == (
-        0.93,
-        20 * GIB,
-        80 * GIB,
+    assert first.throttle == ()
+    assert second.t == pytest.approx(time.time(), abs=60)
+    assert second == GpuSample(
+        t=second.t,
+        device=GpuDevice(1, "GPU-bbbb", "NVIDIA H100 80GB HBM3", 80 * GIB, mig=False),
+        util_ratio=0.93,
+        memory_util_ratio=0.46,
+        memory_used_bytes=20 * GIB,
+        memory_total_bytes=80 * GIB,
+        temperature_celsius=61,
+        power_watts=300.0,
+        power_limit_watts=700.0,
+        sm_clock_hz=1.98e9,
+        throttle=("power_cap", "sw_thermal"),
+        ecc_uncorrected=0,
+        processes=(GpuProcess(71, 19 * GIB), GpuProcess(72, None)),
     )
-    assert (second.power_watts, second.power_limit_watts, second.sm_clock_hz) == (300.0, 700.0, 1.98e9)
-    assert second.throttle == ("power_cap", "sw_thermal")
-    assert second.processes is not None
-    assert [(p.pid, p.memory_used_bytes) for p in second.processes] == [(71, 19 * GIB), (72, None)]
     kept = gpu_values(second)
     assert kept["memory_util_ratio"] == 0.46, "the stand-in's memory is half as busy, in whole percents"
     assert (kept["util_ratio"], kept["power_w"], kept["sm_clock_mhz"]) == (0.93, 300.0, 1980.0)
     assert kept["throttle"] == 0x20, "a power cap is normal under load"
     assert notes == []
+    card.throttle, card.fails = 0x08 | 0x10 | 0x40 | 0x80, {"nvmlDeviceGetMemoryInfo": NOT_SUPPORTED}
+    two_cards.show()
+    again = reader.read()[1]
+    assert again.throttle == ("hw_slowdown", "sync_boost", "hw_thermal", "power_brake")
+    assert (again.memory_used_bytes, again.memory_total_bytes) == (None, 80 * GIB)
     reader.close()
     reader.close()
     binding = load_nvml()
@@ -108,11 +125,14 @@ def test_a_lost_gpu_is_a_fact_said_once_and_so_is_its_return(
         assert second.lost
         assert second.device.uuid == "GPU-bbbb"
         assert second.util_ratio is None
-    assert [(note.code, note.index) for note in notes] == [(GpuNoteCode.LOST, 1)]
+    assert [(note.code, note.text, note.index) for note in notes] == [
+        (GpuNoteCode.LOST, "GPU 1 is lost: it does not answer the driver", 1)
+    ]
     two_cards.cards[1].fails.clear()
     two_cards.show()
     assert not reader.read()[1].lost
     assert [note.code for note in notes] == [GpuNoteCode.LOST, GpuNoteCode.BACK]
+    assert (notes[-1].text, notes[-1].index) == ("GPU 1 answers again", 1)
     # Lost in the middle of a round.
     two_cards.cards[0].fails["nvmlDeviceGetPowerUsage"] = LOST
     two_cards.show()
@@ -136,13 +156,30 @@ def test_xid_and_ecc_errors_are_notes(two_cards: StandIn, reader: GpuReader, not
     two_cards.cards[0].ecc = 3
     two_cards.show()
     reader.read()
-    assert [(n.code, n.index, n.xid) for n in notes] == [
-        (GpuNoteCode.XID, 1, 79),
-        (GpuNoteCode.XID, 0, 48),
-        (GpuNoteCode.ECC, 0, None),
+    assert [(n.code, n.text, n.index, n.xid) for n in notes] == [
+        (GpuNoteCode.XID, "GPU 1: Xid 79", 1, 79),
+        (GpuNoteCode.XID, "GPU 0: Xid 48", 0, 48),
+        (GpuNoteCode.ECC, "GPU 0: 3 new uncorrected ECC errors", 0, None),
     ]
     reader.read()
     assert len(notes) == 3
+    two_cards.cards[0].ecc = 5
+    two_cards.show()
+    reader.read()
+    assert [n.text for n in notes[3:]] == ["GPU 0: 2 new uncorrected ECC errors"]
+
+
+def test_a_survey_reads_each_gpu_and_the_driver_once(nvml: StandIn) -> None:
+    nvml.show(Card("GPU-aaaa", mig=True), Card("GPU-bbbb"))
+    survey = survey_gpus()
+    assert isinstance(survey, GpuSurvey)
+    assert (survey.driver, survey.cuda) == ("570.86.15", (12, 8))
+    assert [sample.memory_total_bytes for sample in survey.samples] == [80 * GIB, 80 * GIB]
+    name = "NVIDIA H100 80GB HBM3"
+    assert probe_gpus() == (
+        GpuDevice(0, "GPU-aaaa", name, 80 * GIB, mig=True),
+        GpuDevice(1, "GPU-bbbb", name, 80 * GIB, mig=False),
+    )
 
 
 def test_absence_is_said_once_with_its_reason_and_the_thread_ends(nvml: StandIn) -> None:
@@ -189,6 +226,7 @@ def test_visible_devices(reader: GpuReader) -> None:
     assert visible_devices(None, devices) == devices
     assert visible_devices("", devices) == ()
     assert visible_devices("1,0", devices) == (second, first)
+    assert visible_devices("0, 1,0", devices) == ()
     assert visible_devices("GPU-b", devices) == (second,)
     assert visible_devices("0,-1,1", devices) == (first,)
     assert visible_devices("GPU-", devices) == ()

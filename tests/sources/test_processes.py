@@ -61,6 +61,63 @@ def test_a_recycled_pid_is_not_the_process(sleeper: subprocess.Popen[bytes]) -> 
     assert sleeper.poll() is None
 
 
+def test_what_the_kernel_tells_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
+    pid, known, ours = sleeper.pid, not_none(identify(sleeper.pid)), not_none(identify(os.getpid()))
+    assert wait_until(lambda: processes.command_of(pid) == "sleep", 5)
+    assert (processes.owner_of(pid), processes.parent_of(pid)) == (os.getuid(), os.getpid())
+    assert processes.read_cmdline(known) == ["sleep", "60"]
+    assert processes.process_table()[pid].parent == os.getpid()
+    assert known in descendants(ours)
+    assert processes.boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    environ = read_environ(known)
+    assert (environ["RANK"], environ["EMPTY"], environ == {**os.environ, **environ}) == ("3", "", True)
+    values = [processes.environment_value(pid, name) for name in ("RANK", "EMPTY", "RAN")]
+    assert values == ["3", "", ""]
+    assert processes.catches(os.getpid(), signal.SIGINT) is True, "as every Python"
+    assert processes.catches(pid, signal.SIGINT) is False
+    assert not processes.is_stopped(pid)
+    assert not processes.is_uninterruptible(known)
+    assert send_signal(known, signal.SIGSTOP)
+    assert wait_until(lambda: processes.is_stopped(pid), 5)
+    assert processes.reap_child(known) is None, "it lives"
+    sleeper.kill()
+    assert wait_until(lambda: not is_alive(known), 5)
+    assert processes.reap_child(ProcessId(pid, known.start_time - 1.0)) is None
+    assert processes.reap_child(known) == -signal.SIGKILL
+    assert processes.reap_child(known) is None
+    assert [processes.command_of(pid), processes.owner_of(pid), processes.parent_of(pid)] == [None] * 3
+    assert (processes.read_cmdline(known), processes.environment_value(pid, "RANK")) == ([], None)
+    assert processes.catches(pid, signal.SIGINT) is None
+    assert list(processes.open_files(pid)) == []
+
+
+def test_orphans_of_a_subreaper_come_to_it() -> None:
+    code = (
+        "import os, subprocess; from supervisor.sources.processes import become_subreaper, parent_of\n"
+        "print(become_subreaper())\n"
+        "pid = int(subprocess.check_output(['sh', '-c', 'sleep 60 > /dev/null & echo $!']))\n"
+        "print(parent_of(pid) == os.getpid()); os.kill(pid, 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_the_ports_that_a_process_listens_on(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as server:
+        try:
+            server.bind((address, 0))
+        except OSError:
+            pytest.skip(f"this machine has no {address}")
+        port, name = server.getsockname()[1], os.readlink(f"/proc/self/fd/{server.fileno()}")
+        assert not [found for found in processes.listening_sockets(os.getpid()) if found[1] == port]
+        server.listen()
+        (found,) = [found for found in processes.listening_sockets(os.getpid()) if found[1] == port]
+    hex_address = "0100007F" if family == socket.AF_INET else "00000000000000000000000001000000"
+    assert found == (hex_address, port, name)
+
+
 def test_signals_reach_the_living_only(sleeper: subprocess.Popen[bytes]) -> None:
     known = not_none(identify(sleeper.pid))
     assert send_signal(known, signal.SIGTERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,11 @@ from supervisor.sources.stacks import collective_records as module
 from supervisor.sources.stacks.collective_records import (
     SAME_INCIDENT_S,
     BadDump,
+    DumpFiles,
+    dump_prefixes,
     dumps_of_job,
     find_dumps,
+    load_dumps,
     read_dump,
 )
 
@@ -40,16 +44,75 @@ class Evil:
         (b"\x80\x04}r\x00\x00\x00\x70.", "its memo has holes"),
         # Read by the unpickler, the number ends with its frame, and its rest is instructions: these stored at 1.9 billion.
         (
-            b"\x80\x04\x95\x04\x00\x00\x00\x00\x00\x00\x00}\x8a\x06r\x00\x00\x00\x70.0.",
+            b"\x80\x04\x95\x04\x00\x00\x00\x00\x00\x00\x00}\x8a\x06r\x00\x00\x00\x70.N.",
             "crosses the end of its frame",
         ),
         (b"\x80\x04\x95\x14" + bytes(7) + b"\x95\x02" + bytes(7) + b"}.", "crosses the end of its frame"),
+        # The number lies behind its frame by one byte.
+        (b"\x80\x04\x95\x02" + bytes(7) + b"}K\x01K\x02s.", "crosses the end of its frame"),
         (b"\x80\x04.", "a broken pickle"),
     ],
 )
 def test_what_is_no_plain_data_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(BadDump, match=why):
         read_dump(data)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_data_is_read_as_every_protocol_writes_it(protocol: int) -> None:
+    shared = ["shared"]
+    data: dict[str, Any] = {
+        "numbers": [0, 1, 300, 70_000, -70_000, 1 << 40, 1 << 3000, 2.5, None, True, False],
+        "texts": ["", "short", "é" * 300, shared, shared],
+        "tuples": [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], {}, {"one": 1}, ["one"]],
+        "many": [str(number) * 40 for number in range(2000)],  # several frames, and a long memo
+    }
+    data["again"] = data["many"][-3:]
+    if protocol >= 3:
+        data["bytes"] = [b"short", b"long" * 100]
+    if protocol >= 4:
+        data["sets"] = [set(), {1, 2}, frozenset({3})]
+    assert read_dump(pickle.dumps(data, protocol)) == data
+
+
+def test_a_dump_may_be_json() -> None:
+    assert read_dump(b' {"entries": []}') == {"entries": []}
+
+
+def test_a_dump_that_cannot_be_read_is_told_and_reads_as_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, data in (("0", pickle.dumps({"a": 1})), ("1", b"{"), ("2", pickle.dumps({"b": 2}))):
+        (tmp_path / name).write_bytes(data)
+    paths = {rank: tmp_path / str(rank) for rank in range(4)}
+    found, trouble = load_dumps(paths)
+    assert found == {0: {"a": 1}, 2: {"b": 2}}
+    assert [line.partition(": ")[0] for line in trouble] == [str(paths[1]), str(paths[3])]
+    assert all(line.partition(": ")[2] for line in trouble)
+    dumps = DumpFiles(paths)
+    assert (list(dumps), len(dumps)) == ([0, 1, 2, 3], 4)
+    assert dict(dumps) == {0: {"a": 1}, 1: {}, 2: {"b": 2}, 3: {}}
+    size = len(pickle.dumps({"a": 1}))
+    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 2 * size)
+    dumps = DumpFiles({0: paths[0], 2: paths[2], 4: paths[0]})
+    assert list(dumps.values()) == [{"a": 1}, {"b": 2}, {}], "more than all dumps of a job may hold"
+    monkeypatch.setattr(module, "MAX_TOTAL_BYTES", 2 * size - 1)
+    assert list(DumpFiles({0: paths[0], 2: paths[2]}).values()) == [{"a": 1}, {}]
+
+
+def test_dumps_are_looked_for_where_the_job_writes_them() -> None:
+    last = "/tmp/nccl_trace_rank_"
+    cache = "torch/comm_lib_trace_rank_"
+    assert dump_prefixes({"HOME": "/home/kim"}) == (f"/home/kim/.cache/{cache}", last)
+    assert dump_prefixes({}) == (f"/.cache/{cache}", last)
+    named = {
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b_",
+        "TORCH_FR_DUMP_TEMP_FILE": "/a_",
+        "HOME": "/h",
+        "XDG_CACHE_HOME": "/c",
+    }
+    assert dump_prefixes(named) == ("/a_", "/b_", f"/c/{cache}", last)
+    assert dump_prefixes({"TORCH_FR_DUMP_TEMP_FILE": "", "XDG_CACHE_HOME": "/c"}) == (f"/c/{cache}", last)
 
 
 def test_what_is_too_large_or_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,18 +2,90 @@
 
 from __future__ import annotations
 
+import json
 import math
+from typing import Any
 
-from supervisor.sources.telemetry import TelemetryKind, parse_telemetry
+import pytest
+from msgspec import structs
+
+from supervisor.run.events import BatchMeasured
+from supervisor.sources.telemetry import (
+    TelemetryKind,
+    TelemetryRecord,
+    measured_record,
+    parse_telemetry,
+    step_values,
+)
 from tests.conftest import not_none
 
 STEP = b'{"v":1,"t_wall":5.5,"t_mono":2.25,"kind":"step","step":7,"loss":2.5,"lr":0.001,"tokens_per_sec":1200,"new":[1]}'
 
 
 def test_a_step() -> None:
-    record = not_none(parse_telemetry(STEP))
-    assert (record.kind, record.step, record.t_wall, record.t_mono) == (TelemetryKind.STEP, 7, 5.5, 2.25)
-    assert record.values == {"loss": 2.5, "lr": 0.001, "tokens_per_sec": 1200.0}
+    values = {"loss": 2.5, "lr": 0.001, "tokens_per_sec": 1200.0}
+    assert parse_telemetry(STEP) == TelemetryRecord(TelemetryKind.STEP, 5.5, 2.25, step=7, values=values)
+
+
+@pytest.mark.parametrize(
+    ("fields", "read"),
+    [
+        ({"kind": "phase", "phase": "evaluate"}, {"phase": "evaluate"}),
+        ({"kind": "checkpoint_committed", "step": 8, "path": "/c/8", "final": True}, {"step": 8, "path": "/c/8", "final": True}),
+        ({"kind": "checkpoint_committed", "path": 3, "final": 1}, {"values": {"path": 3.0, "final": 1.0}}),
+        ({"kind": "warning", "code": "slow", "message": "a disk"}, {"code": "slow", "text": "a disk"}),
+        ({"kind": "warning", "text": "first", "message": "second"}, {"text": "first"}),
+        ({"kind": "exit", "reason": "done", "exit_code": 0, "pid": 5, "local_rank": 1, "rank": 3}, {"text": "done"}),
+        ({"kind": "step", "step": None, "big": 1 << 1001, "size": 1 << 60}, {"values": {"size": float(1 << 60)}}),
+    ],
+)  # fmt: skip
+def test_every_kind_of_line(fields: dict[str, Any], read: dict[str, Any]) -> None:
+    line = json.dumps({"v": 1, "t_wall": 5.5, **fields}).encode()
+    assert parse_telemetry(line) == TelemetryRecord(TelemetryKind(fields["kind"]), 5.5, **read)
+
+
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        (b'{"kind":"step","steps":2}', {"kind": "step", "steps": 2}),
+        (b'{"kind":"step","steps":9007199254740991}', {"kind": "step", "steps": (1 << 53) - 1}),
+        (b'{"kind":"step","steps":9007199254740992}', None),
+        (b'{"kind":"step","steps":-9007199254740992}', None),
+        (b'{"kind":"step"', None),
+        (b'{"kind":3}', None),
+        (b"[1]", None),
+    ],
+)
+def test_a_measured_line(line: bytes, read: dict[str, Any] | None) -> None:
+    assert measured_record(line) == read
+
+
+BATCH = BatchMeasured(t=0.0, attempt=1, global_batch=16, sequence_length=100)
+TOOK = {"steps": 4, "step_time_s": 2.0, "data_wait_s": 0.4, "compute_s": 0.3, "memory_peak_bytes": 7}
+EACH = {"step_time_s": 0.5, "data_wait_s": 0.1, "compute_s": 0.3, "memory_peak_bytes": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("record", "batch", "optimizer_steps", "values"),
+    [
+        (TOOK, BATCH, 1.0, {**EACH, "samples_per_sec": 32.0, "tokens_per_sec": 3200.0}),
+        (TOOK, structs.replace(BATCH, sequence_length=None), 1.0, {**EACH, "samples_per_sec": 32.0}),
+        (TOOK, structs.replace(BATCH, global_batch=None), 1.0, EACH),
+        (TOOK, structs.replace(BATCH, unit="tokens"), 1.0, EACH),
+        (TOOK, None, 1.0, EACH),
+        (TOOK, None, 2.0, {"step_time_s": 1.0, "data_wait_s": 0.2, "compute_s": 0.6, "memory_peak_bytes": 7.0}),
+        (TOOK, None, None, {"memory_peak_bytes": 7.0}),
+        ({"step_time_s": 2.0, "compute_s": 0.3}, BATCH, 1.0, {"compute_s": 0.3}),
+        ({"steps": 0, "step_time_s": 0.0}, BATCH, 1.0, {}),
+    ],
+)  # fmt: skip
+def test_a_measured_step_in_canonical_names(
+    record: dict[str, Any],
+    batch: BatchMeasured | None,
+    optimizer_steps: float | None,
+    values: dict[str, float],
+) -> None:
+    assert step_values(record, batch, optimizer_steps) == pytest.approx(values)
 
 
 def test_not_a_number_in_all_spellings() -> None:

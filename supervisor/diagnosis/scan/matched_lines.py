@@ -283,6 +283,7 @@ UNCAUGHT = Signature(
     reason=None,
     strength=50,
     regex="",
+    confirm=False,
     traits=frozenset((Trait.GENERIC, Trait.OPEN_TYPE, Trait.ENDS_TRACEBACK)),
 )
 """The signature for a traceback's last line when no table matches it."""

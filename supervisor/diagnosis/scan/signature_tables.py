@@ -141,12 +141,12 @@ class Signature(NamedTuple):
     reason: Reason | None
     strength: int
     regex: str
+    confirm: bool
     triggers: tuple[str, ...] = ()
     must_not: str = ""
     samples: tuple[str, ...] = ()
     near_misses: tuple[str, ...] = ()
     family: str = ""
-    confirm: bool = True
     traits: frozenset[Trait] = frozenset()
     lost: str = ""
     title: str = ""

@@ -115,7 +115,7 @@ def oom_plan(spec: JobSpec, *, is_measured: bool = False) -> OomPlan:
     except JobError as error:
         return OomPlan(resume, why=error.message)
     if not steps:
-        least = max(spec.retry.min_micro_batch, 1)
+        least = spec.retry.min_micro_batch
         why = f"no micro-batch of {least} or more below {batch.micro_batch_per_rank} is left"
         return OomPlan(resume, why=why)
     return OomPlan(resume, steps[0], tuple(steps[1:]), smaller_global)

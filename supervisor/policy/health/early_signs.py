@@ -81,8 +81,8 @@ class Creep:
             return None
         first, last = thirds[0], thirds[-1]
         span = median(t for t, _ in last) - median(t for t, _ in first)
-        slope = (median(v for _, v in last) - median(v for _, v in first)) / span if span > 0 else 0.0
-        return max(0.0, (limit - points[-1][1]) / slope) if slope > 0 else None
+        rise = median(v for _, v in last) - median(v for _, v in first)
+        return (limit - points[-1][1]) / rise * span
 
 
 MEMORY_UNEXPECTED = "memory_unexpected"
@@ -131,9 +131,12 @@ class _Spike:
         if not math.isfinite(value):  # a failure, not a spike
             self.high = 0
             return None
-        middle = median(self.usual) if len(self.usual) >= MIN_STEPS else 0.0
+        if len(self.usual) < MIN_STEPS:
+            self.usual.append(value)
+            return None
+        middle = median(self.usual)
         # 1.4826 times the median distance from the median is a standard deviation that outliers do not move.
-        spread = 1.4826 * median(abs(one - middle) for one in self.usual) if middle > 0 else 0.0
+        spread = 1.4826 * median(abs(one - middle) for one in self.usual)
         high = middle > 0 and value > max(factor * middle, middle + SPIKE_SPREADS * spread)
         self.high = self.high + 1 if high else 0
         if self.high == SPIKE_STEPS:

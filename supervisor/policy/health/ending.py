@@ -23,7 +23,7 @@ class LateRank:
     rank: int
     kind: Kind
     where: str
-    computes: bool = False
+    computes: bool
 
     @property
     def may_be_ended(self) -> bool:
@@ -52,23 +52,26 @@ class Silence:
         group_timeout_s: the timeout of the job's process groups, if it is longer than PyTorch's default.
         stepped: whether this attempt has completed a step.
         kept: whether the user chose to keep waiting.
+        changed: how the latest round differs from the previous one, in words, or empty if it does not.
+        watched: whether a viewer that can act is open.
+        can_resume: whether a restart would continue from a checkpoint or may start from scratch.
         blind: what is known about each rank that has no Python stack.
         seen, here, world: number of ranks in the latest round of stacks (0 if none), on this node, and in the job, or None.
         waiting: whether any rank is waiting for others, in a collective or in DDP's backward pass.
         late: the ranks that the others are waiting for.
         alike_s: time between the first and last of the identical rounds, or 0 if there is only one.
-        changed: how the latest round differs from the previous one, in words, or empty if it does not.
-        watched: whether a viewer that can act is open.
-        can_resume: whether a restart would continue from a checkpoint or may start from scratch.
     """
 
     settings: HangSettings
     silent_s: float
     act_s: float | None
-    asked: bool = False
-    group_timeout_s: float | None = None
-    stepped: bool = True
-    kept: bool = False
+    asked: bool
+    group_timeout_s: float | None
+    stepped: bool
+    kept: bool
+    changed: str
+    watched: bool
+    can_resume: bool
     blind: tuple[str, ...] = ()
     seen: int = 0
     here: int | None = None
@@ -76,9 +79,6 @@ class Silence:
     waiting: bool = False
     late: tuple[LateRank, ...] = ()
     alike_s: float = 0.0
-    changed: str = ""
-    watched: bool = False
-    can_resume: bool = False
 
     @property
     def barring(self) -> tuple[LateRank, ...]:
