@@ -110,7 +110,7 @@ def _verb(words: tuple[str, ...]) -> Said:
         try:
             code = main(list(words))
         except SystemExit as end:  # raised by argparse
-            code = end.code if isinstance(end.code, int) else 2
+            code = int(end.code or 0)
     lines = [line.strip() for line in said.getvalue().splitlines() if line.strip()]
     return Said(ok=code == 0, text="; ".join(lines[-MOST_SAID:]), code=code)
 
