@@ -347,11 +347,15 @@ def test_the_state_of_each_node_is_a_row(
     assert (done.code, done.err) == (code, f"stoker nodes: {UNSEEN}\n" if code == 2 else "")
 
 
-def test_status_follows_until_no_keeper_is_left(otter: str, call: Call) -> None:
+def test_status_follows_until_no_keeper_is_left(
+    otter: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(nodes, "wait_while_read", waits.append)
     answers("a", Do.STATUS, ALIVE, ALIVE, OVER)
     answers("b", Do.STATUS, ALIVE, msgspec.structs.replace(ALIVE, keeper=False))
     done = call("nodes status --follow")
-    assert (done.code, done.out.count("otter in ")) == (1, 3)
+    assert (done.code, done.out.count("otter in "), waits) == (1, 3, [nodes.WATCH_S] * 2)
 
 
 def test_logs_name_their_node(otter: str, call: Call) -> None:
@@ -422,7 +426,7 @@ Far = Callable[..., Answer]
 def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Far:
     """Give `stoker nodes here` a request, or what is none."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(on_node.STARTED_BY, "")
+    monkeypatch.setenv("STOKER_STARTED_BY", "")
     monkeypatch.setattr(on_node, "SEES_S", 0.0)
     monkeypatch.setattr(on_node, "FOLLOW_S", 0.0)
 
@@ -488,7 +492,7 @@ def test_a_host_runs_a_verb_as_if_it_were_typed_there(
 
     monkeypatch.setenv("X", "0")
     assert said("--version", token="0123", env={"X": "1"}) == Said(ok=True, text=f"stoker {__version__}")
-    assert (os.environ["X"], os.environ[on_node.STARTED_BY]) == ("1", "0123")
+    assert (os.environ["X"], os.environ["STOKER_STARTED_BY"]) == ("1", "0123")
     missing = "stoker run: a script is missing: stoker run [flags] SCRIPT.py; `stoker init` makes a job file for a script you have"
     assert said("run") == Said(ok=False, text=missing, code=2)
     unknown = said("stop", "--noww")
@@ -503,9 +507,15 @@ def run(tmp_path: Path) -> RunPaths:
     return own_run_in(tmp_path, job_of(tmp_path), STARTED, INTENDED, RUNS)
 
 
-def test_a_host_tells_the_state_of_its_node(far: Far, run: RunPaths) -> None:
+def test_a_host_tells_the_state_of_its_node(far: Far, run: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     def status(node: int = 0) -> NodeStatus:
         return said_by(far(Request(do=Do.STATUS, folder="/", run_dir=str(run.root), node=node)), NodeStatus)
+
+    sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        run.run_json.touch()
 
     def sees() -> bool:
         return said_by(far(Request(do=Do.SEES, folder="/", run_dir=str(run.root))), Said).ok
@@ -526,6 +536,11 @@ def test_a_host_tells_the_state_of_its_node(far: Far, run: RunPaths) -> None:
     run.run_json.unlink()
     assert status(1) == NodeStatus()
     assert not sees()
+    assert sleeps == []
+    monkeypatch.setattr(on_node, "SEES_S", 60.0)
+    monkeypatch.setattr("supervisor.cli.on_node.time.sleep", sleep)
+    assert sees(), "a file server shows a new name late"
+    assert sleeps == [on_node.LOOK_S]
 
 
 def test_a_host_ends_the_keeper_of_this_start_alone(
@@ -553,7 +568,9 @@ def test_a_host_ends_the_keeper_of_this_start_alone(
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_host_prints_the_logs_of_the_latest_attempt(far: Far, run: RunPaths) -> None:
+def test_a_host_prints_the_logs_of_the_latest_attempt(
+    far: Far, run: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     append(run, ev.RankStarted(t=T, attempt=1, local_rank=1, rank=5, pid=1, start_time=1.0))
     attempt = run.node().attempt(1)
     folder = attempt.root / "torchrun" / "x" / "attempt_0"
@@ -576,3 +593,21 @@ def test_a_host_prints_the_logs_of_the_latest_attempt(far: Far, run: RunPaths) -
     ]  # fmt: skip
     assert logs(lines=2, follow=True)[:3] == ["launcher: two", "launcher: three", "local rank 0: step 1"]
     assert logs(lines=1, node=1) == []
+
+    lock = KeeperLock(run.node().lock, start_time=1.0)
+
+    def write(text: str) -> None:
+        with attempt.agent_log.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    meanwhile = iter(
+        [lambda: None, lambda: None, lambda: write("four\nfi"), lambda: write("ve\n"), lock.release]
+    )
+    has_keeper = on_node.has_keeper
+
+    def look(run: RunPaths, node: int) -> bool:
+        next(meanwhile, lambda: None)()
+        return has_keeper(run, node)
+
+    monkeypatch.setattr(on_node, "has_keeper", look)
+    assert logs(lines=1, follow=True)[-2:] == ["launcher: four", "launcher: five"]
