@@ -23,7 +23,7 @@ from supervisor.cli.main import main
 from supervisor.cluster.ssh.hosts import Started, remember
 from supervisor.cluster.ssh.messages import Do, Facts, NodeStatus, Request, Said
 from supervisor.run import events as ev
-from supervisor.run.ownership import KeeperLock, read_holder
+from supervisor.run.ownership import KeeperLock, has_keeper, read_holder
 from supervisor.run.paths import RunPaths
 from supervisor.sources.processes import environment_value, identify
 from tests.cli.conftest import Answer, Call
@@ -562,6 +562,8 @@ def test_a_host_ends_the_keeper_of_this_start_alone(
         assert ended() == f"its keeper (pid {me.pid}) was told to end"
         monkeypatch.setattr(on_node, "STARTED_BY", "HOME")
         ended(not_none(environment_value(me.pid, "HOME")))
+        lock.release()
+        assert ended() == "no keeper is running there", "though its lock names this process"
         assert told == [signal.SIGTERM] * 2
     finally:
         lock.release()
@@ -603,7 +605,6 @@ def test_a_host_prints_the_logs_of_the_latest_attempt(
     meanwhile = iter(
         [lambda: None, lambda: None, lambda: write("four\nfi"), lambda: write("ve\n"), lock.release]
     )
-    has_keeper = on_node.has_keeper
 
     def look(run: RunPaths, node: int) -> bool:
         next(meanwhile, lambda: None)()

@@ -10,24 +10,36 @@ from typing import Any
 import pytest
 
 from supervisor.cli import attach_targets as targets
-from supervisor.cli import common, policy
+from supervisor.cli import common, policy, replay
 from supervisor.cli.job_logs import BadInputError
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
-from tests.cli.conftest import Call
+from supervisor.views.tui import app
+from tests.cli.conftest import Answer, Call
 from tests.keeper.fakes import job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
 # -- replay ---------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_needs_a_terminal(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_in(tmp_path, STARTED)
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    code, _, err = call("replay", run.root)
-    assert (code, "needs a terminal" in err) == (2, True)
+def test_a_replay_opens_on_a_terminal(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED)
+    needs = "needs a terminal: `stoker diagnose` and `stoker export --chart` print instead"
+    assert call("replay", run.root) == Answer(2, "", f"stoker replay: {needs}\n")
+    monkeypatch.setattr(replay, "has_terminal", lambda: True)
+    opened: list[Any] = []
+    monkeypatch.setattr(app, "replay_app", lambda recording, *, appearance: (recording.run, appearance.theme))
+    monkeypatch.setattr(app, "run_app", opened.append)
+    reading = "reading the recording of run-1…"
+    assert call("replay --theme light --lang en", run.root) == Answer(0, f"{reading}{replay.CLEAR_LINE}", "")
+    assert opened == [(run, "light")]
+    run.node().journal.write_bytes(b"")
+    refused = call("replay --lang en", run.root)
+    assert (refused.code, refused.out) == (2, f"{reading}\n")
+    assert refused.err.startswith("stoker replay: ")
+    assert len(opened) == 1
 
 
 # -- policy explain -----------------------------------------------------------------------------------------------
