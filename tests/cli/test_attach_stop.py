@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from supervisor.cli import observe_target
 from supervisor.cli.main import main
 from supervisor.keeper.process.child import own_identity
 from supervisor.run import events as ev
@@ -160,6 +162,67 @@ def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, call: Call) -> None
     assert attempt is not None
     assert attempt.verdict is not None
     assert attempt.verdict.rank is None, "the log mentions none"
+
+
+@pytest.fixture
+def pipe() -> Iterator[int]:
+    """The end at which a training writes into this process's stdin."""
+    read, write = os.pipe()
+    saved = os.dup(0)
+    os.dup2(read, 0)
+    os.close(read)
+    yield write
+    os.dup2(saved, 0)
+    os.close(saved)
+
+
+def test_a_pipe_is_judged_once_its_writer_has_ended(pipe: int, call: Call) -> None:
+    os.write(pipe, b"step 1 loss: 2.0\nTraceback (most recent call last):\nKeyError: 'missing'\n")
+    os.close(pipe)
+    code, out, err = call("attach --no-ui -")
+    assert (code, "code_error" in out, err, observed()) == (1, True, "", [])
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_who_leaves_a_pipe_ends_its_writer_only_when_asked_again(
+    pipe: int, call: Call, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    said: list[str] = []
+
+    def say(text: str, **_: object) -> None:
+        said.append(text)
+        os.write(pipe, b"step 2\n")
+        if again:
+            raise KeyboardInterrupt
+        os.write(pipe, b"step 3\n")
+        os.close(pipe)
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    os.write(pipe, b"step 1\n")
+    monkeypatch.setattr(observe_target, "wait_while_read", interrupted)
+    monkeypatch.setattr(observe_target, "say", say)
+    assert call("attach --no-ui -").code in {0, 6}, "whether or not all was read"
+    assert said == [
+        "stoker attach: left; the pipe is read on, so that its writer is not ended (Ctrl-C: close it)"
+    ]
+    assert os.read(0, 99) == (b"step 2\n" if again else b"")
+    assert observed() == []
+    if again:
+        os.close(pipe)
+
+
+def test_who_closes_the_output_of_attach_ends_it(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_: float) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(observe_target, "wait_while_read", closed)
+    with (tmp_path / "x.log").open("w"):  # somebody writes it
+        assert call("attach --no-ui", tmp_path / "x.log").code == 141
+    assert observed() == []
 
 
 @pytest.mark.parametrize("target", ["logs", "logs/rank1.log"])
