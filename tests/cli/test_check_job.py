@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import platform
 import socket
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from supervisor.cli import check
 from supervisor.preflight import checks
-from supervisor.preflight.context import CheckContext, warn
-from tests.cli.conftest import Call
+from supervisor.preflight.context import CheckContext, note, ok, refuse, warn
+from supervisor.text.redact import redact_text
+from tests.cli.conftest import Answer, Call
 from tests.conftest import wait_until
 
 SCRIPT = """
@@ -72,6 +77,74 @@ def test_an_interpreter_that_does_not_run_is_one_of_the_findings(script: Path, c
     assert "✓ script: train.py compiles" in said, "the others are made all the same"
 
 
+SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
+
+
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that always find the same."""
+
+    def check_first(context: CheckContext):  # type: ignore[no-untyped-def]
+        yield ok("first", f"{context.spec.name} is fine")
+        yield warn("second", f"token={SECRET}", "hide it")
+
+    def check_last(_: CheckContext):  # type: ignore[no-untyped-def]
+        yield refuse("last", "it is wrong", "mend it")
+
+    def check_deep(_: CheckContext):  # type: ignore[no-untyped-def]
+        yield note("deep", "they met")
+
+    monkeypatch.setattr(check, "BEFORE", (check_first,))
+    monkeypatch.setattr(check, "asked", lambda: (check_deep,))
+    monkeypatch.setattr(check, "beside", lambda: (check_last,))
+
+
+def test_each_finding_is_a_line_and_its_fix_another(fixed: None, call: Call) -> None:
+    code, out, err = call("check --ascii --lang en --python", sys.executable, "--deep", "train.py")
+    assert (code, err, SECRET in out) == (3, "", False)
+    first, *others = out.splitlines()
+    versions = f"Python {platform.python_version()}, torch {metadata.version('torch')}"
+    assert first == f"+ interpreter: {sys.executable}: {versions} (--python {sys.executable})"
+    assert others == [
+        "+ first: train is fine", f"! second: {redact_text(f'token={SECRET}')}", "    -> hide it", "- deep: they met",
+        "x last: it is wrong", "    -> mend it", "a start would be refused: 1 of 5 checks forbid it",
+    ]  # fmt: skip
+    code, out, err = call("check --json --python", sys.executable, "train.py")
+    told = json.loads(out)
+    assert 0 < told.pop("seconds") < 60
+    assert told.pop("findings")[1:] == [
+        {"check": "first", "level": "ok", "what": "train is fine", "fix": ""},
+        {"check": "second", "level": "warning", "what": redact_text(f"token={SECRET}"), "fix": "hide it"},
+        {"check": "last", "level": "refuse", "what": "it is wrong", "fix": "mend it"},
+    ]
+    assert (code, err, told) == (3, "", {"job": "train", "refused": True})
+
+
+def test_nodes_without_a_common_folder_are_warned(fixed: None, call: Call) -> None:
+    nodes = "--nnodes 2 --master-addr 127.0.0.1"
+    warned = (
+        "! nodes: --nnodes 2 without --run-dir: each node has a run of its own, with a verdict of its own"
+    )
+    assert warned in call(f"check {nodes} train.py").out.splitlines()
+    assert warned not in call(f"check {nodes} --run-dir runs/x train.py").out
+
+
+def test_its_usage_and_what_names_nothing(call: Call, monkeypatch: pytest.MonkeyPatch, script: Path) -> None:
+    usage = call("check --help")
+    assert usage.out.startswith("usage: stoker check [--json] [--deep]                        this machine\n")
+    assert call("check -h") == usage == Answer(0, usage.out, "")
+    nothing = "stoker check: nothing to check: name files with --data PATH…\n"
+    assert call("check --data") == Answer(2, "", nothing)
+    missing = "check.py: the bundled trainer, which reads the data, is not there"
+    monkeypatch.setattr(check, "trainer_main", lambda: "check.py")
+    assert call("check --data x.bin") == Answer(2, "", f"stoker check: {missing}\n")
+    for ended, code in ((0, 0), (2, 2), (130, 130), (1, 2)):
+        (script / "check.py").write_text(
+            f"import sys; assert sys.argv[1:] == ['data', 'check', 'x']; sys.exit({ended})\n"
+        )
+        assert call("check --data x").code == code
+
+
 def test_without_a_job_the_machine_is_checked(call: Call) -> None:
     code, out, _ = call("check --json")
     told = json.loads(out)
@@ -104,7 +177,7 @@ def test_no_check_makes_none(script: Path, monkeypatch: pytest.MonkeyPatch, call
 
     monkeypatch.setattr(checks, "BEFORE", (check_never,))
     monkeypatch.setattr(checks, "beside", lambda: (check_never,))
-    monkeypatch.setattr("supervisor.cli.check.BEFORE", (check_never,))
+    monkeypatch.setattr(check, "BEFORE", (check_never,))
     assert call("run --no-ui --no-check --runs-dir runs -- python3 train.py").code == 0
     assert (script / "ran").exists()
     journal = script / "runs" / "latest" / "nodes" / "0" / "events.jsonl"
@@ -116,9 +189,7 @@ def test_what_cannot_be_looked_at_stops_no_start(tmp_path: Path) -> None:
         raise PermissionError(1, f"not for {context.spec.name}")
         yield
 
-    from supervisor.cli.check import this_machine
-
-    (found,) = checks.run_checks((check_host_name,), CheckContext(this_machine(), tmp_path, {}))
+    (found,) = checks.run_checks((check_host_name,), CheckContext(check.this_machine(), tmp_path, {}))
     assert (found.level.value, found.check, found.what) == (
         "info",
         "host name",
