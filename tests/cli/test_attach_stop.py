@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.cli import observe_target
+from supervisor.cli import attach, observe_target, open_app
 from supervisor.cli.main import main
+from supervisor.keeper.process import detach, takeover
 from supervisor.keeper.process.child import own_identity
 from supervisor.run import events as ev
 from supervisor.run.control import pending
 from supervisor.run.index import register
-from supervisor.run.journal import read_state
-from supervisor.run.ownership import KeeperLock
+from supervisor.run.journal import StateReader, read_state
+from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
+from supervisor.views.appearance import Appearance
 from supervisor.views.model.cause_context import read_context
-from tests.cli.conftest import Call
+from tests.cli.conftest import Answer, Call
 from tests.conftest import wait_until
 from tests.keeper.fakes import job_of, own_run_in, run_in
 from tests.keeper.runs import append
@@ -67,6 +70,104 @@ def test_adopting_what_is_no_launched_run_or_has_a_keeper(tmp_path: Path, call: 
     finally:
         lock.release()
     assert (code, "it has a keeper" in out) == (0, True)
+
+
+def test_the_screen_opens_on_a_terminal_alone(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, OVER)
+    opened: list[tuple[object, ...]] = []
+
+    def show(
+        run: RunPaths, *, read_only: bool, appearance: Appearance, journal: StateReader, **_: object
+    ) -> int:
+        opened.append((run, read_only, appearance.theme, journal.state.run_id))
+        return 7
+
+    monkeypatch.setattr(open_app, "show", show)
+    monkeypatch.setattr(attach, "has_terminal", lambda: True)
+    assert call("attach --theme light", run.root) == Answer(7, "", "")
+    assert call("attach --read-only --theme light", run.root).code == 7
+    assert call("attach --no-ui", run.root).code == 4
+    assert opened == [(run, False, "light", "run-1"), (run, True, "light", "run-1")]
+
+
+def gone(run: RunPaths) -> None:
+    shutil.rmtree(run.root)
+
+
+def interrupted(_: RunPaths) -> None:
+    raise KeyboardInterrupt
+
+
+def closed(_: RunPaths) -> None:
+    raise BrokenPipeError
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "code", "said"),
+    [
+        (interrupted, 0, "left; training continues. Come back with: stoker attach run-1\n"),
+        (closed, 141, ""),
+        (gone, 6, "stoker attach: {}: the run directory was deleted or moved: how the run continues is not seen here\n"),
+        (
+            lambda _: None, 6,
+            "stoker attach: its supervisor process is gone: `stoker attach --adopt run-1` takes over what lives of it, `stoker continue run-1` starts the next attempt\n",
+        ),
+        (lambda run: append(run, OVER), 4, ""),
+    ],
+)  # fmt: skip
+def test_lines_come_until_the_run_ends_or_nobody_reads(
+    tmp_path: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[RunPaths], None],
+    code: int,
+    said: str,
+) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, RUNS)
+    lock = KeeperLock(run.node().lock, start_time=own_identity().start_time)
+    looks = [lambda _: None, meanwhile]
+
+    def wait(_: float) -> None:
+        looks.pop(0)(run)
+        if not looks:
+            lock.release()
+
+    monkeypatch.setattr(attach, "wait_while_read", wait)
+    try:
+        found = call("attach --no-ui", run.root)
+    finally:
+        lock.release()
+    assert (found.code, found.err) == (code, said.format(run.root))
+    assert meanwhile is gone or "first launch" in found.out
+    assert ("gave up: too often" in found.out) == (code == 4)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (None, 0, "run-1: adopted: it is watched; it is restarted\n"),
+        (takeover.NotAdopted(["it is over", "it is ours"]), 3, "stoker attach: run-1: not adopted: it is over\nstoker attach: run-1: not adopted: it is ours\n"),
+        (detach.KeeperDidNotStart("see keeper.log"), 1, "stoker attach: run-1: not adopted: no new keeper could start: see keeper.log\n"),
+        (PermissionError(13, "Permission denied"), 1, "stoker attach: run-1: not adopted: no new keeper could start: [Errno 13] Permission denied\n"),
+    ],
+)  # fmt: skip
+def test_adopting_says_what_it_does(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception | None, code: int, said: str
+) -> None:
+    record = job_of(tmp_path)
+    run = own_run_in(tmp_path, record, STARTED, LAUNCHED, RUNS)
+    offer = Offer((), ("its clock was set",), ("it is watched", "it is restarted"))
+
+    def adopt(*_: object, **named: object) -> None:
+        assert named == {"entry": "supervisor.cli.detached"}
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(takeover, "examine_adoption", lambda _: (offer, record))
+    monkeypatch.setattr(takeover, "adopt", adopt)
+    assert call("attach --adopt", run.root) == Answer(code, "", f"stoker attach: its clock was set\n{said}")
 
 
 def test_stop_says_what_is_so(tmp_path: Path, call: Call) -> None:
@@ -142,6 +243,26 @@ def test_stop_does_not_choose_between_live_runs(
     assert len(pending(runs[0].control)) == 2
     assert not pending(runs[1].control)
     locks[0].release()
+
+
+def test_a_name_prefers_the_runs_of_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here, there = (run_in(tmp_path / folder, STARTED, LAUNCHED, RUNS) for folder in ("runs", "other"))
+    for run in (here, there):
+        run.control.mkdir()
+        register(run, "both", os.environ)
+    there = RunPaths(there.root.rename(there.root.with_name("run-2")))
+    register(there, "both", os.environ)
+    register(there, "theirs", os.environ)
+    locks = [KeeperLock(run.node().lock, start_time=own_identity().start_time) for run in (here, there)]
+    assert "run-1 has not ended" in call("stop --timeout 0.1 both").err
+    assert (len(pending(here.control)), len(pending(there.control))) == (1, 0)
+    assert "run-2 has not ended" in call("stop --timeout 0.1 theirs").err
+    assert (len(pending(here.control)), len(pending(there.control))) == (1, 1)
+    for lock in locks:
+        lock.release()
 
 
 def observed() -> list[Path]:
