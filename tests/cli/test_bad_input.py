@@ -197,6 +197,20 @@ def test_a_file_in_place_of_a_verb_may_be_a_script_or_a_log(
     assert call("zzz") == Answer(2, "", "stoker: unknown verb 'zzz': `stoker --help` lists the verbs\n")
 
 
+def test_flags_stand_anywhere_and_after_two_dashes_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x/nodes/0").mkdir(parents=True)
+    Path("x/nodes/0/events.jsonl").touch()
+    for line in ("explain x --interactive", "explain --interactive x", "--interactive explain x"):
+        code, _, err = call(f"policy {line}")
+        assert (code, "run.json" in err) == (2, True), err
+    for verb in ("stop", "attach", "diagnose"):
+        code, out, err = call(f"{verb} -- --help")
+        assert (code, out, "--help" in err) == (2, "", True)
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
