@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from supervisor.cli import runs
 from supervisor.cli.runs import COLUMNS, facts_of, full_lines, table_of, texts_of
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
@@ -17,7 +19,8 @@ from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.runfile import write_run_file
-from supervisor.views.model.run_list import RunRow, RunsReader
+from supervisor.views.model.run_list import RunRow, RunsReader, Scope
+from supervisor.views.tui import app
 from tests.cli.conftest import Answer, Call
 from tests.keeper.fakes import job_of, verdict_of
 from tests.views.tui import recorded
@@ -279,6 +282,25 @@ def test_the_list_has_the_command_to_paste_of_a_run_that_lacked_a_declaration(
 def test_looks_may_be_asked_for_without_a_verb(line: str, said: str, call: Call) -> None:
     code, _, err = call(line)
     assert (code, said in err) == (2, True)
+
+
+def test_without_a_verb_the_list_opens_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    opened: list[dict[str, Any]] = []
+    monkeypatch.setattr(app, "run_tui", lambda run, **named: opened.append({"run": run, **named}))
+    monkeypatch.setattr(runs, "has_terminal", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    run, other = (journal(tmp_path / place / "20261121-1412-brave-otter") for place in ("runs", "other"))
+    register(other, "", os.environ)
+    assert call("--theme light") == call("--all --theme light --runs-dir other") == Answer(0, "", "")
+    here, there = opened
+    assert (here["run"], here["appearance"].theme) == (None, "light")
+    assert here["scope"] == Scope(tmp_path / "runs", everywhere=False)
+    assert there["scope"] == Scope(tmp_path / "other", everywhere=True)
+    assert {each.root for each in here["known"]()} == {run.root, other.root}
+    assert callable(here["adopter"].adopt)
+    assert callable(here["continuer"].adopt)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from supervisor.job.errors import JobError
 from supervisor.job.spec import Timing
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from tests.cli.conftest import Call
+from tests.cli.conftest import Answer, Call
 from tests.cluster.test_scheduler import BATCH, STEP
 from tests.keeper.fakes import job_of, own_run_in
 from tests.keeper.runs import SAVED, STARTED, T
@@ -113,6 +113,29 @@ def test_a_node_that_fails_is_named_and_kept_off(
     )
 
 
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ("n1 idle", ["  requeued: it continues with its run when it starts again"]),
+        ("n2 down*", [
+            "  NODE_FAIL: n2 is down; SLURM started the job again (it may wait 2 minutes)",
+            "  to keep it off: scontrol update JobId=7 ExcNodeList=n2",
+        ]),
+    ],
+)  # fmt: skip
+def test_a_job_that_waits_again_says_why(
+    tools: Path, call: Call, monkeypatch: pytest.MonkeyPatch, nodes: str, said: list[str]
+) -> None:
+    monkeypatch.setattr("supervisor.cli.slurm.time.sleep", lambda _: None)
+    for number, row in enumerate(("RUNNING|None|N/A|59:00|n[1-2]", "PENDING|BeginTime|soon|1:00|")):
+        Path(f"row{number}").write_text(f"7|{row}|2|train\n", encoding="utf-8")
+    put(tools, "squeue", "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; cat row$n 2>/dev/null; exit 0")
+    put(tools, "scontrol", f"echo '{RECORD.format('COMPLETED', 'None', '0:0', 'x').strip()}'")
+    put(tools, "sinfo", f"echo '{nodes}'")
+    found = call("slurm watch 7")
+    assert (found.code, [line for line in found.out.splitlines() if line.startswith(" ")]) == (0, said)
+
+
 def test_cancel_asks(tools: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tools, "scontrol", f"echo '{RECORD.format('RUNNING', 'None', '0:0', 'x').strip()}'")
     put(tools, "scancel", "echo $1 > cancelled")
@@ -122,6 +145,27 @@ def test_cancel_asks(tools: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -
     found = call("slurm cancel --yes 7")
     assert (found.code, "7: cancelled" in found.out) == (0, True)
     assert Path("cancelled").read_text(encoding="utf-8") == "7\n"
+
+
+def test_what_slurm_does_not_know_is_said(tools: Path, call: Call) -> None:
+    put(tools, "squeue", "exit 0")
+    put(tools, "scontrol", "exit 1")
+    put(tools, "sacct", "exit 1")
+    assert call("slurm watch") == Answer(0, "no job of yours waits or runs\n", "")
+    for line, said in (
+        ("watch 7", "SLURM knows no job 7 (of yours)"),
+        ("cancel 7", "SLURM knows no job 7"),
+        ("logs 7", "SLURM knows no log of job 7 any more: look in its folder of logs"),
+    ):
+        assert call(f"slurm {line}") == Answer(2, "", f"stoker slurm: {said}\n")
+    put(tools, "scontrol", f"echo '{RECORD.format('COMPLETED', 'None', '0:0', 'x').strip()}'")
+    code, out, err = call("slurm cancel 7")
+    assert (code, err) == (0, "")
+    assert out.endswith(": it has ended already\n")
+    Path("file").touch()
+    assert call("slurm submit --log-dir file/logs train.py") == Answer(
+        2, "", "stoker slurm: file/logs: Not a directory: choose another folder with --log-dir\n"
+    )
 
 
 def test_logs_of_all_nodes(tools: Path, tmp_path: Path, call: Call) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,26 @@ def test_what_policy_cannot_explain(tmp_path: Path, call: Call) -> None:
     assert (code, "run.json" in err) == (2, True)
 
 
+def test_other_settings_lead_to_other_decisions(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    crash = ev.Diagnosed(t=T + 9, attempt=1, verdict=verdict_of(FailureClass.WORKER_CRASH))
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, INTENDED, RUNS, ENDED, crash)
+
+    def decided(words: str = "") -> str:
+        code, out, err = call(f"policy explain {words}", run.root)
+        assert (code, err) == (0, "")
+        return out.splitlines()[0].partition(" → ")[2].partition(":")[0]
+
+    Path("none.toml").write_text("[policy]\nmax_retries = 0\n", encoding="utf-8")
+    Path("scratch.toml").write_text("[policy]\nrestart_from_scratch = true\n", encoding="utf-8")
+    assert decided() == decided("--config none.toml") == "fail, exit code 1"
+    assert decided("--interactive") == "hold"
+    assert decided("--config scratch.toml") == "restart"
+    assert call("policy") == Answer(2, "", "stoker policy: say what to do: stoker policy explain [RUN]\n")
+
+
 # -- what is common to verbs ----------------------------------------------------------------------------------------
 
 
@@ -120,6 +141,33 @@ def test_reasons_stand_on_lines_of_their_own(capsys: pytest.CaptureFixture[str])
     assert first == "stoker stop: brave-otter: it is over"
     assert "hf_abcdef" not in second
     assert common.complain("stop", "x") == 2
+
+
+def test_a_crash_is_told_without_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "hf_abcdefghijklmnopqrstuvwxyz012345"
+    error = RuntimeError(f"token={secret}")
+    common.say_crash(type(error), error, None)
+    out, err = capsys.readouterr()
+    assert (out, secret in err) == ("", False)
+    assert err.startswith("RuntimeError: token=")
+
+
+def test_a_wait_ends_with_the_reader_of_the_output() -> None:
+    read, write = os.pipe()
+    source, more = os.pipe()
+    saved = os.dup(1)
+    os.dup2(write, 1)
+    try:
+        common.wait_while_read(0.0)
+        os.write(more, b"x")
+        common.wait_while_read(None, source)  # it has something to read
+        os.close(read)
+        with pytest.raises(BrokenPipeError):
+            common.wait_while_read(60.0)
+    finally:
+        os.dup2(saved, 1)
+        for each in (write, source, more, saved):
+            os.close(each)
 
 
 def test_the_users_own_rules_name_the_numbers_of_a_strangers_log(tmp_path: Path) -> None:
