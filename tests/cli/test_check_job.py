@@ -39,11 +39,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_job_is_checked_and_nothing_is_started_or_written(script: Path, call: Call) -> None:
     code, said, _ = call("check train.py --batch_size 4")
     assert code == 0
-    assert "✓ interpreter: " in said
-    assert "✓ script: train.py compiles" in said
-    assert "! restarts: no restart after a crash beyond the first step" in said
+    for line in (
+        "✓ interpreter: ",
+        "✓ script: train.py compiles",
+        "! restarts: no restart after a crash beyond the first step",
+    ):
+        assert line in said
     assert "out of memory" not in said, "the batch is measured"
-    assert "    → " in said, "what to do about it"
     assert said.splitlines()[-1] == "nothing forbids a start; warnings: 1"
     assert [path.name for path in script.iterdir()] == ["train.py"]
 
@@ -129,12 +131,10 @@ def test_nodes_without_a_common_folder_are_warned(fixed: None, call: Call) -> No
     assert warned not in call(f"check {nodes} --run-dir runs/x train.py").out
 
 
-def test_its_usage_and_what_names_nothing(call: Call, monkeypatch: pytest.MonkeyPatch, script: Path) -> None:
-    usage = call("check --help")
-    assert usage.out.startswith("usage: stoker check [--json] [--deep]                        this machine\n")
-    assert call("check -h") == usage == Answer(0, usage.out, "")
-    nothing = "stoker check: nothing to check: name files with --data PATH…\n"
-    assert call("check --data") == Answer(2, "", nothing)
+def test_data_is_checked_by_the_trainer(call: Call, monkeypatch: pytest.MonkeyPatch, script: Path) -> None:
+    assert call("check -h").out.startswith(
+        "usage: stoker check [--json] [--deep]                        this machine\n"
+    )
     missing = "check.py: the bundled trainer, which reads the data, is not there"
     monkeypatch.setattr(check, "trainer_main", lambda: "check.py")
     assert call("check --data x.bin") == Answer(2, "", f"stoker check: {missing}\n")

@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.run.events import GpuFound
 from supervisor.run.paths import RunPaths
-from supervisor.run.series import GPU, JOB_KEY, METRICS, SeriesWriter
+from supervisor.run.series import GPU, SeriesWriter
 from tests.cli.conftest import Answer, Call
 from tests.fakes.nvml import GIB
 from tests.keeper.fakes import run_in
@@ -87,20 +87,3 @@ def test_without_a_gpu_it_is_one_line(tmp_path: Path, call: Call) -> None:
     run = run_in(tmp_path / "runs")
     said = f"stoker export: {run.run_id}: it has no samples of a GPU\n"
     assert call("export --gpu-csv", run.root) == (2, "", said)
-
-
-def test_a_chart_needs_two_values(tmp_path: Path, call: Call) -> None:
-    run = run_in(tmp_path / "runs")
-    series = SeriesWriter(run.node().series)
-    series.append(METRICS, T, JOB_KEY, 1, {"step": 1.0, "loss": 2.0, "lr": 0.1})
-    series.close()
-    nothing = f"stoker export: {run.run_id}: 1 values of 'loss' so far: nothing to draw\n"
-    assert call("export --chart", run.root) == (1, "", nothing)
-    series = SeriesWriter(run.node().series)
-    series.append(METRICS, T + 1, JOB_KEY, 1, {"step": 2.0, "loss": 1.0, "lr": 0.2})
-    series.close()
-    for metric in ("loss", "lr"):
-        code, out, err = call(f"export --chart --metric {metric}", run.root)
-        assert (code, err) == (0, "")
-        assert f"{metric} of {run.run_id}" in out
-        assert len(out.splitlines()) <= 24

@@ -123,14 +123,6 @@ def test_a_job_that_nodes_cannot_share_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(JobError) as caught:
-        shared_run(RunPaths(tmp_path / "file" / "run"), record(tmp_path, 0))
-    why = "File exists: choose another folder with --run-dir"
-    assert (caught.value.message, caught.value.exit_code) == (f"{tmp_path}/file/run: {why}", 3)
-
-
 def test_a_live_leader_is_named(tmp_path: Path) -> None:
     run, _ = shared_run(RunPaths(tmp_path / "run"), record(tmp_path, 0))
     again = refusal(run, record(tmp_path, 0))

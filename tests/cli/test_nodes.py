@@ -453,8 +453,13 @@ def test_a_host_tells_the_state_of_its_node(far: Far, run: RunPaths, monkeypatch
     run.run_json.unlink()
     assert (far(Do.STATUS, node=1), far(Do.SEES).ok) == (NodeStatus(), False)
     sleeps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        run.run_json.touch()
+
     monkeypatch.setattr(on_node, "SEES_S", 60.0)
-    monkeypatch.setattr(on_node.time, "sleep", lambda s: (sleeps.append(s), run.run_json.touch()))
+    monkeypatch.setattr("supervisor.cli.on_node.time.sleep", sleep)
     assert far(Do.SEES).ok, "a file server shows a new name late"
     assert sleeps == [on_node.LOOK_S]
 

@@ -296,11 +296,10 @@ def test_without_a_verb_the_list_opens_on_a_terminal(
     assert call("--theme light") == call("--all --theme light --runs-dir other") == Answer(0, "", "")
     here, there = opened
     assert (here["run"], here["appearance"].theme) == (None, "light")
-    assert here["scope"] == Scope(tmp_path / "runs", everywhere=False)
-    assert there["scope"] == Scope(tmp_path / "other", everywhere=True)
+    scopes = Scope(tmp_path / "runs", everywhere=False), Scope(tmp_path / "other", everywhere=True)
+    assert (here["scope"], there["scope"]) == scopes
     assert {each.root for each in here["known"]()} == {run.root, other.root}
-    assert callable(here["adopter"].adopt)
-    assert callable(here["continuer"].adopt)
+    assert all(here[name] is not None for name in ("adopter", "continuer"))
 
 
 @pytest.mark.parametrize(

@@ -113,29 +113,6 @@ def test_a_node_that_fails_is_named_and_kept_off(
     )
 
 
-@pytest.mark.parametrize(
-    ("nodes", "said"),
-    [
-        ("n1 idle", ["  requeued: it continues with its run when it starts again"]),
-        ("n2 down*", [
-            "  NODE_FAIL: n2 is down; SLURM started the job again (it may wait 2 minutes)",
-            "  to keep it off: scontrol update JobId=7 ExcNodeList=n2",
-        ]),
-    ],
-)  # fmt: skip
-def test_a_job_that_waits_again_says_why(
-    tools: Path, call: Call, monkeypatch: pytest.MonkeyPatch, nodes: str, said: list[str]
-) -> None:
-    monkeypatch.setattr("supervisor.cli.slurm.time.sleep", lambda _: None)
-    for number, row in enumerate(("RUNNING|None|N/A|59:00|n[1-2]", "PENDING|BeginTime|soon|1:00|")):
-        Path(f"row{number}").write_text(f"7|{row}|2|train\n", encoding="utf-8")
-    put(tools, "squeue", "n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n; cat row$n 2>/dev/null; exit 0")
-    put(tools, "scontrol", f"echo '{RECORD.format('COMPLETED', 'None', '0:0', 'x').strip()}'")
-    put(tools, "sinfo", f"echo '{nodes}'")
-    found = call("slurm watch 7")
-    assert (found.code, [line for line in found.out.splitlines() if line.startswith(" ")]) == (0, said)
-
-
 def test_cancel_asks(tools: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tools, "scontrol", f"echo '{RECORD.format('RUNNING', 'None', '0:0', 'x').strip()}'")
     put(tools, "scancel", "echo $1 > cancelled")
