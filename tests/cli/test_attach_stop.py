@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,45 +208,29 @@ def test_stop_does_not_choose_between_live_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runs, locks = [], []
-    for name in ("20261121-1412-brave-otter", "20261121-1413-able-ant"):
-        run = run_in(tmp_path / "runs", STARTED, LAUNCHED, RUNS)
+    for name, place, called in (
+        ("20261121-1412-brave-otter", "runs", "aaa"), ("20261121-1413-able-ant", "runs", "aaa"),
+        ("20261121-1411-calm-cat", "other", "aaa"), ("20261121-1414-calm-cow", "other", "bbb"),
+    ):  # fmt: skip
+        run = run_in(tmp_path / place, STARTED, LAUNCHED, RUNS)
         run = RunPaths(run.root.rename(run.root.with_name(name)))
         run.control.mkdir()
-        register(run, "aaa", os.environ)
+        register(run, called, os.environ)
         runs.append(run)
         locks.append(KeeperLock(run.node().lock, start_time=own_identity().start_time))
     for words, said in ("", "2 live runs under"), ("aaa", "2 live runs are called 'aaa'"):
         code, _, err = call(f"stop {words}")
         head, *listed = err.splitlines()
         assert (code, said in head) == (2, True)
-        assert [line.split()[0] for line in listed] == [run.run_id for run in reversed(runs)]
+        assert [line.split()[0] for line in listed] == [runs[1].run_id, runs[0].run_id]
     assert not [request for run in runs for request in pending(run.control)]
     locks[1].release()
     for words in ("", "aaa"):
         code, _, err = call(f"stop --timeout 0.1 {words}")
         assert code == 1, "the one that lives, though it is the older"
         assert "brave-otter has not ended" in err
-    assert len(pending(runs[0].control)) == 2
-    assert not pending(runs[1].control)
-    locks[0].release()
-
-
-def test_a_name_prefers_the_runs_of_this_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    here, there = (run_in(tmp_path / folder, STARTED, LAUNCHED, RUNS) for folder in ("runs", "other"))
-    for run in (here, there):
-        run.control.mkdir()
-        register(run, "both", os.environ)
-    there = RunPaths(there.root.rename(there.root.with_name("run-2")))
-    register(there, "both", os.environ)
-    register(there, "theirs", os.environ)
-    locks = [KeeperLock(run.node().lock, start_time=own_identity().start_time) for run in (here, there)]
-    assert "run-1 has not ended" in call("stop --timeout 0.1 both").err
-    assert (len(pending(here.control)), len(pending(there.control))) == (1, 0)
-    assert "run-2 has not ended" in call("stop --timeout 0.1 theirs").err
-    assert (len(pending(here.control)), len(pending(there.control))) == (1, 1)
+    assert "calm-cow has not ended" in call("stop --timeout 0.1 bbb").err, "a name that no run here has"
+    assert [len(pending(run.control)) for run in runs] == [2, 0, 0, 1]
     for lock in locks:
         lock.release()
 
@@ -269,45 +253,6 @@ def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, call: Call) -> None
     assert attempt is not None
     assert attempt.verdict is not None
     assert attempt.verdict.rank is None, "the log mentions none"
-
-
-@pytest.fixture
-def pipe() -> Iterator[int]:
-    """The end at which a training writes into this process's stdin."""
-    read, write = os.pipe()
-    saved = os.dup(0)
-    os.dup2(read, 0)
-    os.close(read)
-    yield write
-    os.dup2(saved, 0)
-    os.close(saved)
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_who_leaves_a_pipe_ends_its_writer_only_when_asked_again(
-    pipe: int, call: Call, monkeypatch: pytest.MonkeyPatch, again: bool
-) -> None:
-    said: list[str] = []
-
-    def say(text: str, **_: object) -> None:
-        said.append(text)
-        os.write(pipe, b"step 2\n")
-        if again:
-            raise KeyboardInterrupt
-        os.write(pipe, b"step 3\n")
-        os.close(pipe)
-
-    os.write(pipe, b"step 1\n")
-    monkeypatch.setattr(observe_target, "wait_while_read", raises(KeyboardInterrupt()))
-    monkeypatch.setattr(observe_target, "say", say)
-    assert call("attach --no-ui -").code in {0, 6}, "whether or not all was read"
-    assert said == [
-        "stoker attach: left; the pipe is read on, so that its writer is not ended (Ctrl-C: close it)"
-    ]
-    assert os.read(0, 99) == (b"step 2\n" if again else b"")
-    assert observed() == []
-    if again:
-        os.close(pipe)
 
 
 def test_who_closes_the_output_of_attach_ends_it(

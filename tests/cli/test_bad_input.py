@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from supervisor import __version__
-from supervisor.cli import troubleshoot
 from supervisor.cli.main import EXIT_CODES
 from tests.cli.conftest import Answer, Call
 
@@ -195,27 +194,6 @@ def test_flags_stand_anywhere_and_after_two_dashes_nowhere(call: Call) -> None:
     for verb in ("stop", "attach", "diagnose"):
         code, out, err = call(f"{verb} -- --help")
         assert (code, out, "--help" in err) == (2, "", True)
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (KeyboardInterrupt(), 130, ""),
-        (BrokenPipeError(), 141, ""),
-        (PermissionError(13, "Permission denied", "x/y"), 2, "x/y: Permission denied"),
-        (OSError(28, "No space left on device"), 2, "No space left on device"),
-        (OSError("odd"), 2, "odd"),
-        (FileNotFoundError(2, "No such file or directory"), 2, "the working directory was deleted: `cd` to a folder that exists, and repeat the command"),
-    ],
-)  # fmt: skip
-def test_what_ends_a_verb_has_a_code_and_at_most_a_line(
-    monkeypatch: pytest.MonkeyPatch, call: Call, error: BaseException, code: int, said: str
-) -> None:
-    def run(_: object) -> int:
-        raise error
-
-    monkeypatch.setattr(troubleshoot, "run", run)
-    assert call("troubleshoot") == Answer(code, "", f"stoker troubleshoot: {said}\n" if said else "")
 
 
 @pytest.mark.fault("hostile input", "the reader of a pipe leaves early (`| head`)", "no error, no traceback")

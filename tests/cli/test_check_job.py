@@ -14,6 +14,7 @@ import pytest
 from supervisor.cli import check
 from supervisor.preflight import checks
 from supervisor.preflight.context import CheckContext, note, ok, refuse, warn
+from supervisor.run.records import Finding
 from supervisor.text.redact import redact_text
 from tests.cli.conftest import Answer, Call
 from tests.conftest import wait_until
@@ -86,19 +87,13 @@ SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
 def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks that always find the same."""
 
-    def check_first(context: CheckContext):  # type: ignore[no-untyped-def]
-        yield ok("first", f"{context.spec.name} is fine")
-        yield warn("second", f"token={SECRET}", "hide it")
+    def checks_with(*found: Finding):  # type: ignore[no-untyped-def]
+        return (lambda _: iter(found),)
 
-    def check_last(_: CheckContext):  # type: ignore[no-untyped-def]
-        yield refuse("last", "it is wrong", "mend it")
-
-    def check_deep(_: CheckContext):  # type: ignore[no-untyped-def]
-        yield note("deep", "they met")
-
-    monkeypatch.setattr(check, "BEFORE", (check_first,))
-    monkeypatch.setattr(check, "asked", lambda: (check_deep,))
-    monkeypatch.setattr(check, "beside", lambda: (check_last,))
+    first = ok("first", "it is fine"), warn("second", f"token={SECRET}", "hide it")
+    monkeypatch.setattr(check, "BEFORE", checks_with(*first))
+    monkeypatch.setattr(check, "asked", lambda: checks_with(note("deep", "they met")))
+    monkeypatch.setattr(check, "beside", lambda: checks_with(refuse("last", "it is wrong", "mend it")))
 
 
 def test_each_finding_is_a_line_and_its_fix_another(fixed: None, call: Call) -> None:
@@ -108,14 +103,14 @@ def test_each_finding_is_a_line_and_its_fix_another(fixed: None, call: Call) -> 
     versions = f"Python {platform.python_version()}, torch {metadata.version('torch')}"
     assert first == f"+ interpreter: {sys.executable}: {versions} (--python {sys.executable})"
     assert others == [
-        "+ first: train is fine", f"! second: {redact_text(f'token={SECRET}')}", "    -> hide it", "- deep: they met",
+        "+ first: it is fine", f"! second: {redact_text(f'token={SECRET}')}", "    -> hide it", "- deep: they met",
         "x last: it is wrong", "    -> mend it", "a start would be refused: 1 of 5 checks forbid it",
     ]  # fmt: skip
     code, out, err = call("check --json --python", sys.executable, "train.py")
     told = json.loads(out)
     assert 0 < told.pop("seconds") < 60
     assert told.pop("findings")[1:] == [
-        {"check": "first", "level": "ok", "what": "train is fine", "fix": ""},
+        {"check": "first", "level": "ok", "what": "it is fine", "fix": ""},
         {"check": "second", "level": "warning", "what": redact_text(f"token={SECRET}"), "fix": "hide it"},
         {"check": "last", "level": "refuse", "what": "it is wrong", "fix": "mend it"},
     ]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from supervisor.cli import runs
 from supervisor.cli.runs import COLUMNS, facts_of, full_lines, table_of, texts_of
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
@@ -19,8 +17,7 @@ from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.runfile import write_run_file
-from supervisor.views.model.run_list import RunRow, RunsReader, Scope
-from supervisor.views.tui import app
+from supervisor.views.model.run_list import RunRow, RunsReader
 from tests.cli.conftest import Answer, Call
 from tests.keeper.fakes import job_of, verdict_of
 from tests.views.tui import recorded
@@ -109,11 +106,6 @@ able-ant    succeeded                  step 900  -
 RUN         STATE     STEP      VERDICT
 brave-otter failed    step 1840 ValueError: label 1…
 able-ant    succeeded step 900  -
-"""),
-    (30, """\
-RUN         STATE     VERDICT
-brave-otter failed    ValueEr…
-able-ant    succeeded -
 """),
 ])  # fmt: skip
 def test_a_narrow_terminal_keeps_the_run_its_state_and_why_it_failed(width: int, table: str) -> None:
@@ -282,24 +274,6 @@ def test_the_list_has_the_command_to_paste_of_a_run_that_lacked_a_declaration(
 def test_looks_may_be_asked_for_without_a_verb(line: str, said: str, call: Call) -> None:
     code, _, err = call(line)
     assert (code, said in err) == (2, True)
-
-
-def test_without_a_verb_the_list_opens_on_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    opened: list[dict[str, Any]] = []
-    monkeypatch.setattr(app, "run_tui", lambda run, **named: opened.append({"run": run, **named}))
-    monkeypatch.setattr(runs, "has_terminal", lambda: True)
-    monkeypatch.chdir(tmp_path)
-    run, other = (journal(tmp_path / place / "20261121-1412-brave-otter") for place in ("runs", "other"))
-    register(other, "", os.environ)
-    assert call("--theme light") == call("--all --theme light --runs-dir other") == Answer(0, "", "")
-    here, there = opened
-    assert (here["run"], here["appearance"].theme) == (None, "light")
-    scopes = Scope(tmp_path / "runs", everywhere=False), Scope(tmp_path / "other", everywhere=True)
-    assert (here["scope"], there["scope"]) == scopes
-    assert {each.root for each in here["known"]()} == {run.root, other.root}
-    assert all(here[name] is not None for name in ("adopter", "continuer"))
 
 
 @pytest.mark.parametrize(

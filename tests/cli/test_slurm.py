@@ -18,7 +18,6 @@ from supervisor.cluster.slurm.script import BadBatch, Batch, batch_script
 from supervisor.job.errors import JobError
 from supervisor.job.spec import Timing
 from supervisor.run import events as ev
-from supervisor.run.paths import RunPaths
 from tests.cli.conftest import Answer, Call
 from tests.cluster.test_scheduler import BATCH, STEP
 from tests.keeper.fakes import job_of, own_run_in
@@ -243,15 +242,10 @@ def restarted(tmp_path: Path, *words: str, env: dict[str, str] = AGAIN, **spec: 
 def test_a_requeued_job_continues_its_newest_run(
     tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], continued: list[Namespace]
 ) -> None:
-    runs = []
-    for name, started in (
-        ("old", OURS),
-        ("run", OURS),
-        ("another", msgspec.structs.replace(OURS, slurm_job="9")),
-    ):
+    for at, (name, job) in enumerate((("old", "4711"), ("run", "4711"), ("another", "9"))):
+        started = msgspec.structs.replace(OURS, slurm_job=job)
         run = own_run_in(tmp_path / "x", job_of(tmp_path), STARTED, started, LATER)
-        runs.append(RunPaths(run.root.rename(tmp_path / name)))
-        os.utime(tmp_path / name, (T + len(runs), T + len(runs)))
+        os.utime(run.root.rename(tmp_path / name), (T + at, T + at))
     (tmp_path / "link").symlink_to(tmp_path / "another")
     (tmp_path / "zz").mkdir()
     broken = own_run_in(tmp_path / "x", job_of(tmp_path), STARTED, OURS).root.rename(tmp_path / "broken")

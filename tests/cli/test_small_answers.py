@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -141,24 +140,6 @@ def test_reasons_stand_on_lines_of_their_own(capsys: pytest.CaptureFixture[str])
     assert first == "stoker stop: brave-otter: it is over"
     assert "hf_abcdef" not in second
     assert common.complain("stop", "x") == 2
-
-
-def test_a_wait_ends_with_the_reader_of_the_output() -> None:
-    read, write = os.pipe()
-    source, more = os.pipe()
-    saved = os.dup(1)
-    os.dup2(write, 1)
-    try:
-        common.wait_while_read(0.0)
-        os.write(more, b"x")
-        common.wait_while_read(None, source)  # it has something to read
-        os.close(read)
-        with pytest.raises(BrokenPipeError):
-            common.wait_while_read(60.0)
-    finally:
-        os.dup2(saved, 1)
-        for each in (write, source, more, saved):
-            os.close(each)
 
 
 def test_the_users_own_rules_name_the_numbers_of_a_strangers_log(tmp_path: Path) -> None:
