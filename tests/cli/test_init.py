@@ -157,14 +157,8 @@ def test_on_a_terminal_it_asks_whether_to_start(
 def test_its_help_names_its_flags(call: Call) -> None:
     code, out, err = call("init --help")
     assert (code, err, out[:40]) == (0, "", "usage: stoker init [flags] [SCRIPT.py [t")
-    assert re.findall(r"^  (--\w+)", out, re.MULTILINE) == [
-        "--out",
-        "--yes",
-        "--start",
-        "--theme",
-        "--ascii",
-        "--lang",
-    ]
+    flags = " ".join(re.findall(r"^  (--\w+)", out, re.MULTILINE))
+    assert flags == "--out --yes --start --theme --ascii --lang"
 
 
 def test_an_interpreter_without_torch_is_refused_where_it_is_named(
