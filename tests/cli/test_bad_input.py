@@ -114,6 +114,7 @@ CASES = (
     ("stop nope", "nope"),
     ("policy", "stoker policy explain [RUN]"),
     ("replay nope", "nope"),
+    ("export", "one of the arguments --gpu-csv --chart is required"),
     ("export --chart nope", "nope"),
     ("export --gpu-csv nope", "nope"),
     ("diagnose folder", "folder"),

@@ -33,7 +33,7 @@ def test_a_replay_opens_on_a_terminal(tmp_path: Path, call: Call, monkeypatch: p
     monkeypatch.setattr(app, "replay_app", lambda recording, *, appearance: (recording.run, appearance.theme))
     monkeypatch.setattr(app, "run_app", opened.append)
     reading = "reading the recording of run-1…"
-    assert call("replay --theme light --lang en", run.root) == Answer(0, f"{reading}{replay.CLEAR_LINE}", "")
+    assert call("replay --theme light --lang en", run.root) == Answer(0, f"{reading}\r\x1b[K", "")
     assert opened == [(run, "light")]
     run.node().journal.write_bytes(b"")
     refused = call("replay --lang en", run.root)
