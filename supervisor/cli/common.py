@@ -202,6 +202,10 @@ class Parser(argparse.ArgumentParser):
         summary, _, _rest = (description or "").partition("\n\n")
         super().__init__(prog=prog, description=summary, allow_abbrev=False)
 
+    def parsed(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse arguments with flags before, between or after the others. After ``--``, nothing is a flag."""
+        return self.parse_args(argv) if "--" in argv else self.parse_intermixed_args(argv)
+
     def _print_message(self, message: str, file: Any = None) -> None:
         print(message, file=file, end="", flush=True)  # argparse would swallow the error
 

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     """Diagnose each path. Return the worst exit code: 10 failure, 11 unknown, 0 healthy or stopped by the user, 2 bad input."""
     parser = Parser(prog="stoker diagnose", description=__doc__)
     add_arguments(parser)
-    args = parser.parse_intermixed_args(argv)  # switches are allowed between paths
+    args = parser.parsed(argv)
     with READING.reported("diagnose", args.paths[0]):
         return run(args)
 

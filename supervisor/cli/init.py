@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from supervisor.cli.common import appearance_given, complain, say
 from supervisor.cli.job_inputs import gpu_count, load_draft
-from supervisor.job.arguments.run_arguments import INIT_FLAGS
+from supervisor.job.arguments.run_arguments import INIT_FLAGS, ParsedRun
 from supervisor.job.errors import JobError
 from supervisor.job.launch.guided import (
     Around,
@@ -32,10 +31,6 @@ from supervisor.preflight.interpreter import find_interpreter
 from supervisor.run.node_files import create
 from supervisor.text.redact import redact_text
 from supervisor.views.wording.translate import Tr, words_in
-
-if TYPE_CHECKING:
-    from supervisor.job.arguments.run_arguments import ParsedRun
-
 
 USAGE = """\
 usage: stoker init [flags] [SCRIPT.py [the script's arguments]]

@@ -142,7 +142,7 @@ def _run_verb(verb: str, rest: list[str]) -> int:
     parser = Parser(prog=f"stoker {verb}", description=module.__doc__)
     module.add_arguments(parser)
     try:
-        return int(module.run(parser.parse_args(rest)))
+        return int(module.run(parser.parsed(rest)))
     except JobError as error:
         return complain(verb, error)
 

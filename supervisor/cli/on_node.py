@@ -31,7 +31,6 @@ from supervisor.run.state import Finished, Running
 from supervisor.sources.processes import ProcessId, environment_value, send_signal
 from supervisor.text.lines import LineSplitter
 
-MOST_REQUEST: Final = 1 << 20
 COMPARED: Final = (".py", ".toml", ".yaml", ".yml", ".json")
 SEES_S, LOOK_S = 5.0, 0.2
 TAIL_BYTES: Final = 1 << 18
@@ -44,7 +43,7 @@ STARTED_BY: Final = "STOKER_STARTED_BY"
 def here() -> int:
     """Answer the request. Return 2 if there is none or its folder does not exist."""
     try:
-        request = msgspec.json.decode(sys.stdin.buffer.read(MOST_REQUEST), type=Request)
+        request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     except NOT_DECODED:
         return complain("nodes", "here: this is what `stoker nodes` starts on the hosts: no request came in")
     os.environ.update(request.env)
@@ -110,7 +109,7 @@ def _verb(words: tuple[str, ...]) -> Said:
         try:
             code = main(list(words))
         except SystemExit as end:  # raised by argparse
-            code = end.code if isinstance(end.code, int) else 2
+            code = int(end.code or 0)
     lines = [line.strip() for line in said.getvalue().splitlines() if line.strip()]
     return Said(ok=code == 0, text="; ".join(lines[-MOST_SAID:]), code=code)
 
@@ -146,9 +145,9 @@ def _end(request: Request) -> Said:
         return Said(ok=True, text="no keeper is running there")
     if request.token and environment_value(holder.pid, STARTED_BY) != request.token:
         return Said(ok=True, text=f"its keeper (pid {holder.pid}) is of another start: it stays")
-    if not send_signal(ProcessId(holder.pid, holder.start_time), signal.SIGTERM):
-        return Said(ok=False, text=f"its keeper (pid {holder.pid}) cannot be told to end")
-    return Said(ok=True, text=f"its keeper (pid {holder.pid}) was told to end")
+    told = send_signal(ProcessId(holder.pid, holder.start_time), signal.SIGTERM)
+    what = "was told" if told else "cannot be told"
+    return Said(ok=told, text=f"its keeper (pid {holder.pid}) {what} to end")
 
 
 # -- logs ----------------------------------------------------------------------------------------------

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 
 from supervisor.cli.common import (
     add_appearance_flags,
     add_recorded_run,
     appearance_from,
     complain,
+    has_terminal,
     named_run,
     say,
 )
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Open the app on the recording."""
     appearance = appearance_from(vars(args), os.environ)
     paths = named_run(args.run, args.runs_dir)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not has_terminal():
         return complain(
             "replay", "needs a terminal: `stoker diagnose` and `stoker export --chart` print instead"
         )

@@ -90,8 +90,8 @@ def leads(symptom: str, known: Iterable[Signature]) -> tuple[FailureClass, ...]:
         for failure in meant:
             scores[failure] = scores.get(failure, 0.0) + 1 / len(meant)
     best = max(scores.values(), default=0.0)
-    order = sorted(scores, key=lambda failure: -scores[failure])
-    return tuple(failure for failure in order if scores[failure] >= NEAR * best)
+    near = [failure for failure in FailureClass if scores.get(failure, 0.0) >= NEAR * best > 0.0]
+    return tuple(sorted(near, key=lambda failure: -scores[failure]))
 
 
 def _firmest_first(known: Iterable[Signature]) -> list[Signature]:

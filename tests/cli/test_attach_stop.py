@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from supervisor.cli import attach, observe_target, open_app
 from supervisor.cli.main import main
+from supervisor.keeper.process import detach, takeover
 from supervisor.keeper.process.child import own_identity
 from supervisor.run import events as ev
 from supervisor.run.control import pending
 from supervisor.run.index import register
 from supervisor.run.journal import read_state
-from supervisor.run.ownership import KeeperLock
+from supervisor.run.ownership import KeeperLock, Offer
 from supervisor.run.paths import RunPaths
 from supervisor.views.model.cause_context import read_context
-from tests.cli.conftest import Call
+from tests.cli.conftest import Answer, Call
 from tests.conftest import wait_until
 from tests.keeper.fakes import job_of, own_run_in, run_in
 from tests.keeper.runs import append
@@ -34,13 +39,10 @@ LEFT = ev.ProcessesLeft(
 OVER = ev.RunEnded(t=T, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="too often")
 
 
-def test_a_finished_run_opens_and_gives_its_exit_code(tmp_path: Path, call: Call) -> None:
+def test_a_finished_run_is_not_adopted(tmp_path: Path, call: Call) -> None:
     run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, OVER)
-    code, out, _ = call("attach --no-ui", run.root)
-    assert (code, "gave up: too often" in out) == (4, True)
-    code, _, err = call("attach --adopt", run.root)
-    assert code == 3
-    assert "not adopted: the run is over (gave up): `stoker continue run-1`" in err
+    refused = "run-1: not adopted: the run is over (gave up): `stoker continue run-1` starts the next attempt"
+    assert call("attach --adopt", run.root) == Answer(3, "", f"stoker attach: {refused}\n")
 
 
 def test_a_run_of_another_host_is_shown_and_never_adopted(tmp_path: Path, call: Call) -> None:
@@ -65,6 +67,93 @@ def test_adopting_what_is_no_launched_run_or_has_a_keeper(tmp_path: Path, call: 
     finally:
         lock.release()
     assert (code, "it has a keeper" in out) == (0, True)
+
+
+def test_the_screen_opens_on_a_terminal_alone(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, OVER)
+    opened: list[dict[str, Any]] = []
+    monkeypatch.setattr(open_app, "show", lambda run, **named: opened.append(named) or 7)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(attach, "has_terminal", lambda: True)
+    assert call("attach --read-only --theme light", run.root) == Answer(7, "", "")
+    assert call("attach", run.root).code == 7
+    assert call("attach --no-ui", run.root).code == 4
+    assert [named["read_only"] for named in opened] == [True, False]
+    assert (opened[0]["appearance"].theme, opened[0]["journal"].state.run_id) == ("light", "run-1")
+
+
+def raises(error: BaseException) -> Callable[[object], None]:
+    def act(_: object) -> None:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "code", "said"),
+    [
+        (raises(KeyboardInterrupt()), 0, "left; training continues. Come back with: stoker attach run-1\n"),
+        (raises(BrokenPipeError()), 141, ""),
+        (lambda run: shutil.rmtree(run.root), 6, "stoker attach: {}: the run directory was deleted or moved: how the run continues is not seen here\n"),
+        (
+            lambda _: None, 6,
+            "stoker attach: its supervisor process is gone: `stoker attach --adopt run-1` takes over what lives of it, `stoker continue run-1` starts the next attempt\n",
+        ),
+        (lambda run: append(run, OVER), 4, ""),
+    ],
+)  # fmt: skip
+def test_lines_come_until_the_run_ends_or_nobody_reads(
+    tmp_path: Path,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: Callable[[RunPaths], None],
+    code: int,
+    said: str,
+) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, LAUNCHED, RUNS)
+    lock = KeeperLock(run.node().lock, start_time=own_identity().start_time)
+    looks = [lambda _: None, meanwhile]
+
+    def wait(_: float) -> None:
+        looks.pop(0)(run)
+        if not looks:
+            lock.release()
+
+    monkeypatch.setattr(attach, "wait_while_read", wait)
+    try:
+        found = call("attach --no-ui", run.root)
+    finally:
+        lock.release()
+    assert (found.code, found.err) == (code, said.format(run.root))
+    assert "deleted" in said or "first launch" in found.out
+    assert ("gave up: too often" in found.out) == (code == 4)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (None, 0, "run-1: adopted: it is watched; it is restarted\n"),
+        (takeover.NotAdopted(["it is over", "it is ours"]), 3, "stoker attach: run-1: not adopted: it is over\nstoker attach: run-1: not adopted: it is ours\n"),
+        (detach.KeeperDidNotStart("see keeper.log"), 1, "stoker attach: run-1: not adopted: no new keeper could start: see keeper.log\n"),
+        (PermissionError(13, "Permission denied"), 1, "stoker attach: run-1: not adopted: no new keeper could start: [Errno 13] Permission denied\n"),
+    ],
+)  # fmt: skip
+def test_adopting_says_what_it_does(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch, error: Exception | None, code: int, said: str
+) -> None:
+    record = job_of(tmp_path)
+    run = own_run_in(tmp_path, record, STARTED, LAUNCHED, RUNS)
+    offer = Offer((), ("its clock was set",), ("it is watched", "it is restarted"))
+
+    def adopt(*_: object, **named: object) -> None:
+        assert named == {"entry": "supervisor.cli.detached"}
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(takeover, "examine_adoption", lambda _: (offer, record))
+    monkeypatch.setattr(takeover, "adopt", adopt)
+    assert call("attach --adopt", run.root) == Answer(code, "", f"stoker attach: its clock was set\n{said}")
 
 
 def test_stop_says_what_is_so(tmp_path: Path, call: Call) -> None:
@@ -119,27 +208,31 @@ def test_stop_does_not_choose_between_live_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     runs, locks = [], []
-    for name in ("20261121-1412-brave-otter", "20261121-1413-able-ant"):
-        run = run_in(tmp_path / "runs", STARTED, LAUNCHED, RUNS)
+    for name, place, called in (
+        ("20261121-1412-brave-otter", "runs", "aaa"), ("20261121-1413-able-ant", "runs", "aaa"),
+        ("20261121-1411-calm-cat", "other", "aaa"), ("20261121-1414-calm-cow", "other", "bbb"),
+    ):  # fmt: skip
+        run = run_in(tmp_path / place, STARTED, LAUNCHED, RUNS)
         run = RunPaths(run.root.rename(run.root.with_name(name)))
         run.control.mkdir()
-        register(run, "aaa", os.environ)
+        register(run, called, os.environ)
         runs.append(run)
         locks.append(KeeperLock(run.node().lock, start_time=own_identity().start_time))
     for words, said in ("", "2 live runs under"), ("aaa", "2 live runs are called 'aaa'"):
         code, _, err = call(f"stop {words}")
         head, *listed = err.splitlines()
         assert (code, said in head) == (2, True)
-        assert [line.split()[0] for line in listed] == [run.run_id for run in reversed(runs)]
+        assert [line.split()[0] for line in listed] == [runs[1].run_id, runs[0].run_id]
     assert not [request for run in runs for request in pending(run.control)]
     locks[1].release()
     for words in ("", "aaa"):
         code, _, err = call(f"stop --timeout 0.1 {words}")
         assert code == 1, "the one that lives, though it is the older"
         assert "brave-otter has not ended" in err
-    assert len(pending(runs[0].control)) == 2
-    assert not pending(runs[1].control)
-    locks[0].release()
+    assert "calm-cow has not ended" in call("stop --timeout 0.1 bbb").err, "a name that no run here has"
+    assert [len(pending(run.control)) for run in runs] == [2, 0, 0, 1]
+    for lock in locks:
+        lock.release()
 
 
 def observed() -> list[Path]:
@@ -160,6 +253,15 @@ def test_a_log_is_judged_and_nothing_is_kept(tmp_path: Path, call: Call) -> None
     assert attempt is not None
     assert attempt.verdict is not None
     assert attempt.verdict.rank is None, "the log mentions none"
+
+
+def test_who_closes_the_output_of_attach_ends_it(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe_target, "wait_while_read", raises(BrokenPipeError()))
+    with (tmp_path / "x.log").open("w"):  # somebody writes it
+        assert call("attach --no-ui", tmp_path / "x.log").code == 141
+    assert observed() == []
 
 
 @pytest.mark.parametrize("target", ["logs", "logs/rank1.log"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Call
+from supervisor import __version__
+from supervisor.cli.main import EXIT_CODES
+from tests.cli.conftest import Answer, Call
 
 BATCH = "device_batch_size = 16\ntotal_batch_size = 49152\nmax_seq_len = 2048\n"
 FILES = {
@@ -28,11 +31,13 @@ FILES = {
     "model.pt": "PK\3\4\0\0\1\2" * 900,
 }
 TOKEN = "ghp_R7kQ2mZx9LpT4vBn8YcW1sHd6JfA3gEu5oXi"
-UP = "nodes up --hosts a,b"
 # A command line, and what its one line holds.
 CASES = (
     ("atach", "did you mean `stoker attach`"),
-    ("train.py", "stoker run train.py"),
+    ("train.py", "to launch it: stoker run train.py; to read a log: stoker diagnose train.py"),
+    ("model.pt", "stoker diagnose model.pt"),
+    ("zzz.py", "stoker run zzz.py"),
+    ("zzz", "`stoker --help` lists the verbs"),
     ("w" * 100_000, f"unknown verb '{'w' * 119}…{'w' * 78}':"),
     ("run", "stoker init"),
     ("run nope.py", "nope.py"),
@@ -109,6 +114,7 @@ CASES = (
     ("stop nope", "nope"),
     ("policy", "stoker policy explain [RUN]"),
     ("replay nope", "nope"),
+    ("export", "one of the arguments --gpu-csv --chart is required"),
     ("export --chart nope", "nope"),
     ("export --gpu-csv nope", "nope"),
     ("diagnose folder", "folder"),
@@ -131,21 +137,9 @@ CASES = (
     ("slurm cancel x", "'x' is no number of a job"),
     ("slurm cancel", "which job?"),
     ("slurm tidy", "invalid choice"),
-    ("nodes up train.py", "one of them says which machines"),
-    (UP, "nothing to start"),
-    (f"{UP} --nnodes 3 train.py", "--nnodes 3, and 2 hosts"),
-    (f"{UP} --node-rank 1 train.py", "--node-rank is given to each host"),
-    ("nodes up --hosts a:2,b:2 --nproc-per-node 4 train.py", "--nproc-per-node 4, and a:2"),
     ("nodes up --hosts a:2,b:3 train.py", "a 2, b 3: all nodes"),
-    (f"{UP} --no-ui train.py", "--no-ui: keepers are started in the background"),
-    (f"{UP} --nprocs 4 train.py", "--nprocs"),
-    ("nodes up --hosts-file none train.py", "--hosts-file none: No such file"),
-    (f"{UP} --ssh-config none train.py", "--ssh-config none: no such file"),
-    (f"{UP} --env x train.py", "--env 'x': a name, = and a value"),
-    (f"{UP} -- sh x", "what stands behind -- starts its nodes itself"),
-    ("nodes stop", "no run was started from here"),
-    ("nodes status otter", "no run 'otter' was started from here"),
-    ("nodes status --hosts a,b", "--run-dir DIR says which run"),
+    ("nodes up --hosts a,b --nprocs 4 train.py", "--nprocs"),
+    ("nodes up --hosts a,b --env x train.py", "--env 'x': a name, = and a value"),
     ("nodes down", "invalid choice: 'down'"),
 )
 
@@ -178,13 +172,29 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert not list(state.glob("stoker/observed/*"))
 
 
-@pytest.mark.parametrize("line", ["--help", "-V", "", "runs", "run --help"])
 def test_help_and_empty_lists_are_no_errors(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = call(line)
-    assert (code, "Traceback" in err) == (0, False)
+    usage = call("--help")
+    assert usage.out.startswith("usage: stoker VERB [arguments]")
+    assert usage.out.endswith(f"\n\n{EXIT_CODES}\n")
+    assert [call(line) for line in ("-h", "help", "")] == [usage] * 3
+    assert call("-V") == call("--version") == Answer(0, f"stoker {__version__}\n", "")
+    assert call("runs") == Answer(0, "", f"no run under {tmp_path}/runs: start one with `stoker run`\n")
+    code, out, err = call("run --help")
+    assert (code, err) == (0, "")
+    assert out.startswith("usage: stoker run [flags] SCRIPT.py [the script's arguments]\n")
+    titles = [line for line in out.splitlines() if re.fullmatch(r"\w+:", line)]
+    assert titles == ["flags:", "screen:", "restarts:", "batch:"]
+
+
+def test_flags_stand_anywhere_and_after_two_dashes_nowhere(call: Call) -> None:
+    for line in ("explain nope --interactive", "explain --interactive nope", "--interactive explain nope"):
+        assert call(f"policy {line}").err.startswith("stoker policy: no run named 'nope': ")
+    for verb in ("stop", "attach", "diagnose"):
+        code, out, err = call(f"{verb} -- --help")
+        assert (code, out, "--help" in err) == (2, "", True)
 
 
 @pytest.mark.fault("hostile input", "the reader of a pipe leaves early (`| head`)", "no error, no traceback")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import platform
 import socket
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from supervisor.cli import check
 from supervisor.preflight import checks
-from supervisor.preflight.context import CheckContext, warn
-from tests.cli.conftest import Call
+from supervisor.preflight.context import CheckContext, note, ok, refuse, warn
+from supervisor.run.records import Finding
+from supervisor.text.redact import redact_text
+from tests.cli.conftest import Answer, Call
 from tests.conftest import wait_until
 
 SCRIPT = """
@@ -34,11 +40,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_job_is_checked_and_nothing_is_started_or_written(script: Path, call: Call) -> None:
     code, said, _ = call("check train.py --batch_size 4")
     assert code == 0
-    assert "✓ interpreter: " in said
-    assert "✓ script: train.py compiles" in said
-    assert "! restarts: no restart after a crash beyond the first step" in said
+    for line in (
+        "✓ interpreter: ",
+        "✓ script: train.py compiles",
+        "! restarts: no restart after a crash beyond the first step",
+    ):
+        assert line in said
     assert "out of memory" not in said, "the batch is measured"
-    assert "    → " in said, "what to do about it"
     assert said.splitlines()[-1] == "nothing forbids a start; warnings: 1"
     assert [path.name for path in script.iterdir()] == ["train.py"]
 
@@ -70,6 +78,66 @@ def test_an_interpreter_that_does_not_run_is_one_of_the_findings(script: Path, c
     assert "x interpreter: --python" in said
     assert "does not run" in said
     assert "✓ script: train.py compiles" in said, "the others are made all the same"
+
+
+SECRET = "hf_abcdefghijklmnopqrstuvwxyz012345"
+
+
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that always find the same."""
+
+    def checks_with(*found: Finding):  # type: ignore[no-untyped-def]
+        return (lambda _: iter(found),)
+
+    first = ok("first", "it is fine"), warn("second", f"token={SECRET}", "hide it")
+    monkeypatch.setattr(check, "BEFORE", checks_with(*first))
+    monkeypatch.setattr(check, "asked", lambda: checks_with(note("deep", "they met")))
+    monkeypatch.setattr(check, "beside", lambda: checks_with(refuse("last", "it is wrong", "mend it")))
+
+
+def test_each_finding_is_a_line_and_its_fix_another(fixed: None, call: Call) -> None:
+    code, out, err = call("check --ascii --lang en --python", sys.executable, "--deep", "train.py")
+    assert (code, err, SECRET in out) == (3, "", False)
+    first, *others = out.splitlines()
+    versions = f"Python {platform.python_version()}, torch {metadata.version('torch')}"
+    assert first == f"+ interpreter: {sys.executable}: {versions} (--python {sys.executable})"
+    assert others == [
+        "+ first: it is fine", f"! second: {redact_text(f'token={SECRET}')}", "    -> hide it", "- deep: they met",
+        "x last: it is wrong", "    -> mend it", "a start would be refused: 1 of 5 checks forbid it",
+    ]  # fmt: skip
+    code, out, err = call("check --json --python", sys.executable, "train.py")
+    told = json.loads(out)
+    assert 0 < told.pop("seconds") < 60
+    assert told.pop("findings")[1:] == [
+        {"check": "first", "level": "ok", "what": "it is fine", "fix": ""},
+        {"check": "second", "level": "warning", "what": redact_text(f"token={SECRET}"), "fix": "hide it"},
+        {"check": "last", "level": "refuse", "what": "it is wrong", "fix": "mend it"},
+    ]
+    assert (code, err, told) == (3, "", {"job": "train", "refused": True})
+
+
+def test_nodes_without_a_common_folder_are_warned(fixed: None, call: Call) -> None:
+    nodes = "--nnodes 2 --master-addr 127.0.0.1"
+    warned = (
+        "! nodes: --nnodes 2 without --run-dir: each node has a run of its own, with a verdict of its own"
+    )
+    assert warned in call(f"check {nodes} train.py").out.splitlines()
+    assert warned not in call(f"check {nodes} --run-dir runs/x train.py").out
+
+
+def test_data_is_checked_by_the_trainer(call: Call, monkeypatch: pytest.MonkeyPatch, script: Path) -> None:
+    assert call("check -h").out.startswith(
+        "usage: stoker check [--json] [--deep]                        this machine\n"
+    )
+    missing = "check.py: the bundled trainer, which reads the data, is not there"
+    monkeypatch.setattr(check, "trainer_main", lambda: "check.py")
+    assert call("check --data x.bin") == Answer(2, "", f"stoker check: {missing}\n")
+    for ended, code in ((0, 0), (2, 2), (130, 130), (1, 2)):
+        (script / "check.py").write_text(
+            f"import sys; assert sys.argv[1:] == ['data', 'check', 'x']; sys.exit({ended})\n"
+        )
+        assert call("check --data x").code == code
 
 
 def test_without_a_job_the_machine_is_checked(call: Call) -> None:
@@ -104,7 +172,7 @@ def test_no_check_makes_none(script: Path, monkeypatch: pytest.MonkeyPatch, call
 
     monkeypatch.setattr(checks, "BEFORE", (check_never,))
     monkeypatch.setattr(checks, "beside", lambda: (check_never,))
-    monkeypatch.setattr("supervisor.cli.check.BEFORE", (check_never,))
+    monkeypatch.setattr(check, "BEFORE", (check_never,))
     assert call("run --no-ui --no-check --runs-dir runs -- python3 train.py").code == 0
     assert (script / "ran").exists()
     journal = script / "runs" / "latest" / "nodes" / "0" / "events.jsonl"
@@ -116,9 +184,7 @@ def test_what_cannot_be_looked_at_stops_no_start(tmp_path: Path) -> None:
         raise PermissionError(1, f"not for {context.spec.name}")
         yield
 
-    from supervisor.cli.check import this_machine
-
-    (found,) = checks.run_checks((check_host_name,), CheckContext(this_machine(), tmp_path, {}))
+    (found,) = checks.run_checks((check_host_name,), CheckContext(check.this_machine(), tmp_path, {}))
     assert (found.level.value, found.check, found.what) == (
         "info",
         "host name",

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from supervisor.cli.main import main
+from tests.cli.conftest import Answer, Call
+from tests.integration.harness import ROOT
 
 
 @pytest.fixture
@@ -49,9 +51,27 @@ def test_every_layer_that_names_a_setting_with_its_line(
 
 
 @pytest.mark.parametrize("name", ["policy.grace_s", "grace_s", "grace", "STOKER_GRACE"])
-def test_any_name_of_a_setting_will_do(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    assert main(["config", "explain", name]) == 0
-    assert capsys.readouterr().out.startswith(f"policy.grace_s = 9.0  (project {folder / 'stoker.toml'}:5)\n")
+def test_any_name_of_a_setting_will_do(folder: Path, call: Call, name: str) -> None:
+    said = f"""\
+policy.grace_s = 9.0  (project {folder}/stoker.toml:5)
+  meaning:     how long a stop waits before SIGKILL
+  takes:       number, at least 0
+  unit:        seconds
+  default:     30
+  other names: --grace, STOKER_GRACE
+  overrode:    20.0  (user {folder}/home/stoker/config.toml:3)
+               30.0  (default)
+"""
+    assert call(f"config explain {name}") == Answer(0, said, "")
+    assert call(f"config explain {name} train.py").out == said
+
+
+def test_what_is_no_question_shows_how_to_ask(folder: Path, call: Call) -> None:
+    needs = "say what to do: stoker config explain [KEY]"
+    assert call("config") == call("config grace") == Answer(2, "", f"stoker config: {needs}\n")
+    usage = call("config --help")
+    assert usage.out.startswith("usage: stoker config explain [--json] [KEY] [flags] [SCRIPT.py ...]\n")
+    assert call("config -h") == call("config explain --help") == usage == Answer(0, usage.out, "")
 
 
 def test_a_variable_that_reaches_the_ranks(
@@ -115,3 +135,13 @@ def test_without_a_name_all_are_listed_and_show_config_lists_the_same(
     assert without_spaces.count("policy.grace_s 5.0 flag --grace") == 1
     assert not any(line.startswith("policy.grace_s 9.0") for line in without_spaces), "each setting once"
     assert "hunter2" not in listed
+    changed = listed.partition("\n\nvariables of the job:\n")[2].splitlines()
+    assert [line.split()[:2] for line in changed] == [
+        ["NCCL_DEBUG", "WARN"], ["API_KEY", "<redacted>"], ["PYTHONPATH", str(ROOT / "supervisor/instrument/on_path")],
+    ]  # fmt: skip
+    assert main(["config", "explain", "--json", "--grace", "5", "train.py"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (grace,) = (each for each in told["settings"] if each["key"] == "policy.grace_s")
+    assert (grace["value"], [each["value"] for each in grace["overrode"]]) == ("5.0", ["9.0", "20.0", "30.0"])
+    assert {each["key"]: each["value"] for each in told["settings"]}["env.API_KEY"] == "<redacted>"
+    assert [each["key"] for each in told["variables"]] == ["NCCL_DEBUG", "API_KEY", "PYTHONPATH"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from supervisor.run.events import GpuFound
 from supervisor.run.paths import RunPaths
 from supervisor.run.series import GPU, SeriesWriter
-from tests.cli.conftest import Call
+from tests.cli.conftest import Answer, Call
 from tests.fakes.nvml import GIB
 from tests.keeper.fakes import run_in
 
@@ -51,35 +50,37 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunPat
     time.tzset()
 
 
-def rows(text: str) -> list[list[str]]:
-    return list(csv.reader(text.splitlines(), skipinitialspace=True))
+HEAD = (
+    "utilization.gpu [%], utilization.memory [%], memory.used [MiB], memory.total [MiB], "
+    "temperature.gpu, power.draw [W], power.limit [W], clocks.current.sm [MHz]"
+)
+NONE = ", ".join(["[N/A]"] * 7)
 
 
 def test_samples_stand_in_nvidia_smis_columns(recorded: RunPaths, call: Call) -> None:
-    code, said, _ = call("export --gpu-csv", recorded.root)
-    assert code == 0
-    head, first, second, *_ = said.splitlines()
-    assert head.startswith(
-        "timestamp, name, utilization.gpu [%], utilization.memory [%], memory.used [MiB], memory.total [MiB], "
-    )
-    assert first.startswith(
-        "2027/01/15 08:00:00.250, NVIDIA H100, 0 %, 0 %, 10240 MiB, 81920 MiB, 61, 300.13 W, [N/A], 1980 MHz, 0, GPU-a"
-    )
-    assert rows(second)[0][1:4] == ["[N/A]", "25 %", "[N/A]"], (
-        "a card that the journal does not name, a value that it does not report"
-    )
-    assert len(said.splitlines()) == 7
-    third = next(row for row in rows(said) if row[0].endswith("01.250") and row[-2] == "1")
-    assert third[2] == "[N/A]", "it is lost"
+    """A card that the journal does not name, values that it does not report, and then it is lost."""
+    card, rest = "NVIDIA H100", "81920 MiB, 61, 300.13 W, [N/A], 1980 MHz, 0, GPU-a"
+    times = [f"2027/01/15 08:00:0{second}.250" for second in range(3)]
+    assert call("export --gpu-csv", recorded.root) == Answer(0, f"""\
+timestamp, name, {HEAD}, index, uuid
+{times[0]}, {card}, 0 %, 0 %, 10240 MiB, {rest}
+{times[0]}, [N/A], 25 %, {NONE}, 1, [N/A]
+{times[1]}, {card}, 50 %, 25 %, 20480 MiB, {rest}
+{times[1]}, [N/A], [N/A], {NONE}, 1, [N/A]
+{times[2]}, {card}, 100 %, 50 %, 30720 MiB, {rest}
+{times[2]}, [N/A], [N/A], {NONE}, 1, [N/A]
+""", "")  # fmt: skip
 
 
 def test_averages_of_each_gpu_and_of_all(recorded: RunPaths, call: Call) -> None:
-    head, first, second, total = rows(call("export --gpu-csv --averages --nounits", recorded.root).out)
-    assert head[:3] == ["index", "name", "utilization.gpu [%]"]
-    assert first[:5] == ["0", "NVIDIA H100", "50", "25", "20480"]
-    assert first[-2:] == ["3", "GPU-a"]
-    assert second[:3] == ["1", "[N/A]", "25"], "the mean of what was reported"
-    assert total[:3] == ["all", "[N/A]", "44"]
+    assert call("export --gpu-csv --averages --nounits", recorded.root) == Answer(0, f"""\
+index, name, {HEAD}, samples, uuid
+0, NVIDIA H100, 50, 25, 20480, 81920, 61, 300.13, [N/A], 1980, 3, GPU-a
+1, [N/A], 25, {NONE}, 3, [N/A]
+all, [N/A], 44, 25, 20480, 81920, 61, 300.13, [N/A], 1980, 6, [N/A]
+""", "")  # fmt: skip
+    total = call("export --gpu-csv --averages", recorded.root).out.splitlines()[-1]
+    assert total == "all, [N/A], 44 %, 25 %, 20480 MiB, 81920 MiB, 61, 300.13 W, [N/A], 1980 MHz, 6, [N/A]"
 
 
 def test_without_a_gpu_it_is_one_line(tmp_path: Path, call: Call) -> None:

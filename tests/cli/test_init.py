@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pexpect
 import pytest
 
+from supervisor.cli import run
 from supervisor.cli.main import main
-from tests.cli.conftest import Call
+from tests.cli.conftest import Answer, Call
 from tests.integration.harness import ROOT, STOKER
 
 SCRIPT = "import argparse\nfor batch in DataLoader(data):\n    loss.backward()\n    optimizer.step()\n"
@@ -39,36 +42,123 @@ def lines(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
-def test_nothing_is_asked_with_yes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--yes"]) == 0
+def test_nothing_is_asked_with_yes(folder: Path, call: Call) -> None:
+    assert call("init --yes") == Answer(
+        0, "train.toml is written; to start it:\n  stoker run --config train.toml\n", ""
+    )
     assert written(folder) == {"run": {"script": "train.py", "nproc_per_node": 1, "nnodes": 1}}
-    assert "stoker run --config train.toml" in capsys.readouterr().out
-    assert main(["run", "--python", sys.executable, "--config", "train.toml", "--dry-run"]) == 0
-    assert "# out of memory: known after the first step" in capsys.readouterr().out
+    tried = call(f"run --python {sys.executable} --config train.toml --dry-run")
+    assert (tried.code, "# out of memory: known after the first step" in tried.out) == (0, True)
 
 
-def test_answers_from_a_pipe(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+KNOWN = """\
+known so far:
+  batch          micro-batch 4 (--micro_batch_size, command line) · accumulation 2 (--grad_accum, command line) · × 2 ranks
+  out of memory  --micro_batch_size 4 → 2, --grad_accum 2 → 4 (same global batch)
+  then           --micro_batch_size 2 → 1, --grad_accum 4 → 8
+  resume         {}
+  checkpoints    looked for in lightning_logs, checkpoints, outputs, output, trainer_output, runs
+"""
+ASKED = """\
+· no GPU is visible here: ranks run on the CPU
+· torch {torch} in {python}
+? which script trains?
+  1  train.py
+  2  more/train_b.py
+  [train.py] > ? what follows train.py on its command line?
+  > ? how many ranks on each machine (one for each GPU)?
+  [1] > {before}? how many machines?
+  [1] > ? how does the script continue from a checkpoint? (or name its flag, as --resume=auto)
+  1  wait  a failure after the first step waits for you
+  2  scratch  it begins at step 0 again
+  3  self  the script finds its newest checkpoint itself
+  [wait] > {after}? write the job file as?
+  [train.toml] > mine.toml is written; to start it:
+  stoker run --config mine.toml
+"""
+
+
+def test_answers_from_a_pipe(folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    python = Path(sys.executable).with_name("python3")
+    monkeypatch.setenv("PATH", str(python.parent))
+    for name in ("more/train_b.py", "tests/train_c.py", ".hidden/train_d.py"):
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(SCRIPT, encoding="utf-8")
     lines(monkeypatch, "\n--micro_batch_size 4 --grad_accum 2\n2\n\n--resume=PATH\nmine.toml\n")
-    assert main(["init"]) == 0
+    unknown = "not known: a restart after the first step waits for you (--resume-knob, --self-resuming)"
+    told = ASKED.format(
+        torch=metadata.version("torch"),
+        python=python,
+        before=KNOWN.format(unknown),
+        after=KNOWN.format("--resume PATH of the newest checkpoint"),
+    )
+    assert call("init") == Answer(0, told, "")
     args = ["--micro_batch_size", "4", "--grad_accum", "2"]
-    run = written(folder, "mine.toml")
-    assert run["run"] == {"script": "train.py", "args": args, "nproc_per_node": 2, "nnodes": 1}
-    assert run["resume"] == {"knob": "--resume=PATH"}
-    out = capsys.readouterr().out
-    assert "--micro_batch_size 4 → 2, --grad_accum 2 → 4" in out
-    assert "--resume PATH of the newest checkpoint" in out
+    job = written(folder, "mine.toml")
+    assert job["run"] == {"script": "train.py", "args": args, "nproc_per_node": 2, "nnodes": 1}
+    assert job["resume"] == {"knob": "--resume=PATH"}
+    mask = os.umask(0)
+    os.umask(mask)
+    assert (folder / "mine.toml").stat().st_mode & 0o777 == 0o666 & ~mask
 
 
-@pytest.mark.parametrize(("typed", "told"), [("", "the input ended"), ("nope.py\n", "nope.py")])
+ENDED = "the input ended before an answer to “{}”; nothing is written: --yes takes what is proposed"
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (b"", ENDED.format("which script trains?")),
+        (b"1\n\n2", ENDED.format("how many machines?")),
+        (b"nope.py\n", "nope.py: no such script: give the path of the .py file to run, or -m MODULE"),
+        (b"1\n\xff\n", "the answer to “what follows train.py on its command line?” is no UTF-8 text; nothing is written"),
+    ],
+)  # fmt: skip
 def test_a_bad_answer_is_one_line_and_nothing_is_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call, typed: str, told: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call, typed: bytes, told: str
 ) -> None:
-    lines(monkeypatch, typed)
-    code, _, err = call("init")
-    assert (code, len(err.splitlines()), told in err) == (2, 1, True)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), "utf-8", "surrogateescape"))
+    code, out, err = call("init")
+    assert (code, err) == (2, f"stoker init: {told}\n")
+    assert out.endswith("> " if typed == b"nope.py\n" else "> \n"), "the line on stderr begins a line"
     assert not list(folder.rglob("*.toml"))
+
+
+def test_what_is_written_is_started_with_the_looks_that_it_was_given(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable))
+    several = "init --yes --nnodes 2 --master-addr n1"
+    refused = "--start starts one machine's part: with several machines start each by the command"
+    assert call(f"{several} --start train.py") == Answer(2, "", f"stoker init: {refused}\n")
+    assert not list(folder.rglob("*.toml"))
+    last = call(f"{several} train.py").out.splitlines()[-1]
+    assert last == "on each machine, with K = 0 on the first, 1 on the next, …"
+    started: list[list[str]] = []
+    monkeypatch.setattr(run, "main", lambda words: started.append(words) or 7)  # type: ignore[func-returns-value]
+    assert call("init --yes --start --theme light --lang en --ascii train.py").code == 7
+    assert call("init --yes --start --out b.toml train.py").code == 7
+    looks = ["--theme=light", "--lang=en", "--ascii"]
+    assert started == [[*looks, "--config", "train-2.toml"], ["--config", "b.toml"]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "code"), [("\n", 7), ("y\n", 7), (" YES \n", 7), ("n\n", 0), ("no\n", 0), ("", 0)]
+)
+def test_on_a_terminal_it_asks_whether_to_start(
+    monkeypatch: pytest.MonkeyPatch, call: Call, typed: str, code: int
+) -> None:
+    monkeypatch.setattr(run, "main", lambda _: 7)
+    lines(monkeypatch, "\n" * 6 + typed)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    assert call("init").code == code
+
+
+def test_its_help_names_its_flags(call: Call) -> None:
+    code, out, err = call("init --help")
+    assert (code, err, out[:40]) == (0, "", "usage: stoker init [flags] [SCRIPT.py [t")
+    flags = " ".join(re.findall(r"^  (--\w+)", out, re.MULTILINE))
+    assert flags == "--out --yes --start --theme --ascii --lang"
 
 
 def test_an_interpreter_without_torch_is_refused_where_it_is_named(
@@ -145,7 +235,7 @@ def test_a_wrong_answer_on_a_terminal_is_asked_again(folder: Path) -> None:
             child.sendline("")
             child.expect(topic)
         child.sendline("")
-        child.expect("start it now")
+        child.expect(r"\? start it now\? \[Y/n\] ")
         child.sendline("n")
         child.expect(pexpect.EOF)
     finally:

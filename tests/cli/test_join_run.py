@@ -17,7 +17,7 @@ from supervisor.cli import join_run
 from supervisor.cli.join_run import shared_run
 from supervisor.cli.main import main
 from supervisor.job.errors import JobError
-from supervisor.job.spec import EntryKind, Timing
+from supervisor.job.spec import EntryKind, FitSettings, Timing, TrialSettings
 from supervisor.run.events import Outcome
 from supervisor.run.heartbeat import Heartbeat
 from supervisor.run.node_files import Order, Orders, Want
@@ -105,6 +105,22 @@ def test_of_many_nodes_0_one_makes_the_run(tmp_path: Path) -> None:
         thread.join(30)
     assert (len(made), len(refused)) == (1, 3)
     assert {error.exit_code for error in refused} == {2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"nnodes": "1"}, "--run-dir is of a job on several nodes: say --nnodes N and --node-rank K too; else --runs-dir"),
+        ({"entry_kind": EntryKind.COMMAND}, "--run-dir is for torchrun's jobs: what stands behind -- starts its nodes itself"),
+        ({"trial": TrialSettings()}, "--run-dir: trials and --fit-batch are of one node"),
+        ({"fit": FitSettings()}, "--run-dir: trials and --fit-batch are of one node"),
+    ],
+)  # fmt: skip
+def test_a_job_that_nodes_cannot_share_is_refused(
+    tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    assert refusal(RunPaths(tmp_path / "run"), record(tmp_path, 0, **changes)) == said
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_live_leader_is_named(tmp_path: Path) -> None:

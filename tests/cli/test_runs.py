@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli.runs import COLUMNS, facts_of, full_lines, table_of, texts_of
+from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
 from supervisor.run.index import register
 from supervisor.run.journal import JournalWriter
@@ -17,7 +18,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
 from supervisor.run.runfile import write_run_file
 from supervisor.views.model.run_list import RunRow, RunsReader
-from tests.cli.conftest import Call
+from tests.cli.conftest import Answer, Call
 from tests.keeper.fakes import job_of, verdict_of
 from tests.views.tui import recorded
 
@@ -58,11 +59,12 @@ def row_of(run: RunPaths, noted: tuple[float, str] = (0.0, "")) -> RunRow:
 
 
 def test_a_pipe_gets_all_and_no_word_of_it_moves() -> None:
-    plain, full = full_lines([OTTER, FULL])
-    assert plain.endswith(OTTER["folder"])
-    assert full.endswith(f"{FULL['folder']}  wide-batch  note: wider batch")
-    assert plain.split()[:2] == [OTTER["run"], "live"]
-    assert full.split()[2:7] == ["attempt", "2", "step", "1840/6000", "code_error"]
+    run = "20261121-1412-brave-otter          "
+    where = "/data/runs/20261121-1412-brave-otter"
+    assert full_lines([OTTER, FULL]) == [
+        f"{run}live       attempt 2   step 1840/6000    cuda_oom             {where}",
+        f"{run}failed     attempt 2   step 1840/6000    code_error           {where}  wide-batch  note: wider batch",
+    ]
 
 
 def test_a_terminal_gets_what_fits_in_columns() -> None:
@@ -73,37 +75,41 @@ def test_a_terminal_gets_what_fits_in_columns() -> None:
         assert {line.index(word) for line, word in zip(lines, ("fail", "succ", "live"), strict=True)} == {
             head.index("STATE")
         }
-    head, first, _ = table_of([FULL, ANT], 250)
-    shown = {
-        "ENDED": "2026-11-20 14:31",
-        "VERDICT": FULL["reason"],
-        "NAME": "wide-batch",
-        "NOTE": "wider batch",
-    }
-    shown |= {"BATCH": "64", "LR": "3e-4", "FOLDER": FULL["folder"], "COMMAND": "train.py --lr"}
-    for name, text in shown.items():
-        assert head.index(f" {name}") + 1 == first.index(text), name
-    assert not set(table_of([OTTER], 200)[0].split()) & {
-        "NAME",
-        "NOTE",
-        "BATCH",
-        "LR",
-        "ENDED",
-        "COMMAND",
-    }
+    assert table_of([], 80) == []
 
 
-@pytest.mark.parametrize(("width", "words"), [
-    (150, ("wide-batch", "2026-11-20 14:31", "1840/6000", "ValueError: label 1001 out of")),
-    (100, ("brave-otter", "2026-11-20 14:31", "1840/6000", "ValueError: label 1001")),
-    (80, ("brave-otter", "2026-11-20 14:31", "1840/6000", "ValueError: label 1…")),
-    (45, ("brave-otter", "failed", "ValueError: label 1…")),
+WIDE = """\
+RUN                       STATE     ENDED            ATTEMPT    STEP           VERDICT                                       NAME       NOTE        BATCH LR   FOLDER                               COMMAND
+20261121-1412-brave-otter failed    2026-11-20 14:31 attempt 2  step 1840/6000 ValueError: label 1001 out of range [0, 1000) wide-batch wider batch 64    3e-4 /data/runs/20261121-1412-brave-otter train.py --lr 3e-4 --epochs 3 --data corpus
+20261120-0900-able-ant    succeeded                  attempt 12 step 900/1000  -                                                                               /data/runs/20261120-0900-able-ant
+"""
+
+
+@pytest.mark.parametrize(("width", "table"), [
+    (250, WIDE),
+    (150, """\
+RUN                       STATE     ENDED            ATTEMPT    STEP           VERDICT                               NAME       NOTE        BATCH LR
+20261121-1412-brave-otter failed    2026-11-20 14:31 attempt 2  step 1840/6000 ValueError: label 1001 out of range … wide-batch wider batch 64    3e-4
+20261120-0900-able-ant    succeeded                  attempt 12 step 900/1000  -
+"""),
+    (86, """\
+RUN         STATE     ENDED            STEP           VERDICT               NAME
+brave-otter failed    2026-11-20 14:31 step 1840/6000 ValueError: label 10… wide-batch
+able-ant    succeeded                  step 900/1000  -
+"""),
+    (69, """\
+RUN         STATE     ENDED            STEP      VERDICT
+brave-otter failed    2026-11-20 14:31 step 1840 ValueError: label 1…
+able-ant    succeeded                  step 900  -
+"""),
+    (52, """\
+RUN         STATE     STEP      VERDICT
+brave-otter failed    step 1840 ValueError: label 1…
+able-ant    succeeded step 900  -
+"""),
 ])  # fmt: skip
-def test_a_narrow_terminal_keeps_the_run_its_state_and_why_it_failed(
-    width: int, words: tuple[str, ...]
-) -> None:
-    line = table_of([FULL, ANT], width)[1]
-    assert not [word for word in words if word not in line], line
+def test_a_narrow_terminal_keeps_the_run_its_state_and_why_it_failed(width: int, table: str) -> None:
+    assert table_of([FULL, ANT], width) == table.splitlines()
 
 
 def test_a_failure_and_a_note_stay_in_the_list_after_a_stop(tmp_path: Path) -> None:
@@ -171,18 +177,64 @@ def test_a_watched_log_that_nobody_writes_is_not_live(tmp_path: Path) -> None:
 
 
 def test_one_object_a_run(tmp_path: Path, call: Call) -> None:
-    first = ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="first launch")
+    first = ev.LaunchIntended(
+        t=1.0,
+        attempt=1,
+        argv=(),
+        reason="first launch",
+        batch=BatchSpec(micro_batch_per_rank=8, accumulation_steps=2, world_size=2),
+    )
+    slow = ev.Progress(
+        t=3.0, attempt=1, step=7, total_steps=90, loss=2.0, samples_per_sec=5.0, step_time_s=0.5
+    )
     lost = ev.LossNotFinite(t=4.0, attempt=1, value="nan", step=7, rank=0, last=2.0)
     again = ev.LossFinite(t=6.0, attempt=1, loss=2.5, step=9)
-    journal(tmp_path / "runs" / "20261121-1412-brave-otter", first, lost, again)
+    failed = ev.Diagnosed(t=7.0, attempt=1, verdict=OUT_OF_MEMORY)
+    over = ev.RunEnded(t=8.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="too often")
+    root = tmp_path / "runs" / "20261121-1412-brave-otter"
+    run = journal(root, first, slow, lost, again, failed, over)
+    write_run_file(run.run_json, job_of(tmp_path, "python", "train.py", "--lr", "3e-4"))
+    register(run, "otto", os.environ)
     (line,) = call("runs --json --runs-dir", tmp_path / "runs").out.splitlines()
-    found = json.loads(line)
-    assert found["run"] == "20261121-1412-brave-otter"
-    assert (found["state"], found["attempts"], found["verdict"]) == ("no keeper", 1, None)
-    assert (found["script"], found["recovered_from"], found["started"]) == (None, [], 1.0)
-    assert found["folder"] == str(tmp_path / "runs" / "20261121-1412-brave-otter")
-    expected = {"value": "nan", "step": 7, "rank": 0, "since": 4.0, "until_step": 9, "until": 6.0}
-    assert found["loss_not_finite"] == expected
+    assert json.loads(line) == {
+        "run": "20261121-1412-brave-otter", "name": "otto", "note": None, "state": "gave_up", "script": "python",
+        "arguments": ["train.py", "--lr", "3e-4"], "attempts": 1, "step": 7, "total_steps": 90, "verdict": "cuda_oom",
+        "reason": "it broke", "recovered_from": [], "micro_batch": 8, "accumulation": 2,
+        "global_batch": 32, "measured": None, "samples_per_sec": 5.0, "tokens_per_sec": None, "step_time_s": 0.5,
+        "data_wait_s": None, "memory_peak_bytes": None, "learning_rate": "3e-4", "best_loss": 2.0,
+        "loss_not_finite": {"value": "nan", "step": 7, "rank": 0, "since": 4.0, "until_step": 9, "until": 6.0},
+        "start_again": "stoker run --batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH -- python train.py --lr 3e-4",
+        "elapsed_s": 7.0, "started": 1.0, "ended": 8.0, "folder": str(root),
+    }  # fmt: skip
+
+
+def test_which_runs_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = [journal(tmp_path / "runs" / f"20261121-141{minute}-brave-otter") for minute in range(3)]
+    there = journal(tmp_path / "x" / "20261122-1412-able-ant")
+    for run in (*here, there):
+        register(run, "", os.environ)
+
+    def listed(line: str) -> tuple[list[str], str]:
+        code, out, err = call(line)
+        assert code == 0
+        return [word.split()[0] for word in out.splitlines()], err
+
+    ids = [run.run_id for run in reversed(here)]
+    elsewhere = "1 in other folders: `stoker runs --all`\n"
+    assert listed("runs") == (ids, elsewhere)
+    assert listed("runs -n 2") == (ids[:2], elsewhere)
+    assert listed("runs -n -1") == ([], elsewhere)
+    assert listed("runs --all") == ([there.run_id, *ids], "")
+    assert listed("runs --runs-dir runs") == (ids, "")
+    assert listed("runs --runs-dir none") == (
+        [],
+        f"no run under {tmp_path}/none: start one with `stoker run`\n",
+    )
+    Path("file").touch()
+    assert call("runs --runs-dir file") == Answer(2, "", f"stoker runs: {tmp_path}/file: not a folder\n")
+    csv = "--csv prints the table of --scaling RUN...: --json prints the list"
+    assert call("runs --csv") == Answer(2, "", f"stoker runs: {csv}\n")
 
 
 def test_the_list_has_the_command_to_paste_of_a_run_that_lacked_a_declaration(

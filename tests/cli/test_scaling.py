@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
 
+from supervisor.cli.scaling import Scaled, read_scaled
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter
@@ -54,11 +54,33 @@ def test_efficiency_is_held_against_the_fewest_ranks(tmp_path: Path, call: Call)
         "one       1      1        100       100   1.00 ×        100%  10.00 GiB",
         "many      2      8        600        75   6.00 ×         75%  11.00 GiB",
     ]
-    rows = list(csv.DictReader(call("runs --csv --scaling", one, many).out.splitlines()))
-    assert [(row["run"], row["ranks"], row["speed"], row["efficiency"]) for row in rows] == [
-        ("one", "1", "100", "1.000"),
-        ("many", "8", "600", "0.750"),
+    assert call("runs --csv --scaling", one, many).out.splitlines() == [
+        "run,nodes,ranks,speed,per_rank,speedup,efficiency,memory_gib",
+        "one,1,1,100,100,1.000,1.000,10.00",
+        "many,2,8,600,75,6.000,0.750,11.00",
     ]
+
+
+def test_the_attempt_with_the_most_readings_speaks_and_two_readings_are_none(
+    tmp_path: Path, call: Call
+) -> None:
+    root = recorded(tmp_path, "a", 1, 1, {"tokens_per_sec": 100.0})
+    run = RunPaths(Path(root))
+    series = SeriesWriter(run.node().series)
+    for step in range(19):
+        rest = {"samples_per_sec": 4.0} if step < 2 else {}
+        series.append(
+            METRICS, T + 30 + step, JOB_KEY, 2, {"step": float(step), "tokens_per_sec": 900.0, **rest}
+        )
+    series.close()
+    assert read_scaled(run) == Scaled("a", 1, 1, {"tokens/s": 100.0}, 10.0 * GIB)
+    series = SeriesWriter(run.node().series)
+    series.append(METRICS, T + 60, JOB_KEY, 2, {"step": 20.0, "tokens_per_sec": 900.0})
+    series.close()
+    assert read_scaled(run) == Scaled("a", 1, 1, {"tokens/s": 900.0}, None), "of two alike the later"
+    assert call("runs --scaling", root).out.splitlines()[1] == (
+        "a        1      1       900       900   1.00 ×        100%       –"
+    )
 
 
 @pytest.mark.parametrize(("values", "text"), [

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import subprocess
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from supervisor.cli import slurm
-from supervisor.cli.in_allocation import placed
+from supervisor.cli import continuing, in_allocation, slurm
+from supervisor.cli.in_allocation import placed, requeued
 from supervisor.cli.job_inputs import parse_words
 from supervisor.cluster.slurm.script import BadBatch, Batch, batch_script
 from supervisor.job.errors import JobError
-from tests.cli.conftest import Call
+from supervisor.job.spec import Timing
+from supervisor.run import events as ev
+from tests.cli.conftest import Answer, Call
 from tests.cluster.test_scheduler import BATCH, STEP
+from tests.keeper.fakes import job_of, own_run_in
+from tests.keeper.runs import SAVED, STARTED, T
 
 RECORD = "JobId=7 JobName=train JobState={} Reason={} NodeList=n[1-2] ExitCode={} Restarts=0 StdOut={}\n"
 
@@ -116,6 +123,27 @@ def test_cancel_asks(tools: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -
     assert Path("cancelled").read_text(encoding="utf-8") == "7\n"
 
 
+def test_what_slurm_does_not_know_is_said(tools: Path, call: Call) -> None:
+    put(tools, "squeue", "exit 0")
+    put(tools, "scontrol", "exit 1")
+    put(tools, "sacct", "exit 1")
+    assert call("slurm watch") == Answer(0, "no job of yours waits or runs\n", "")
+    for line, said in (
+        ("watch 7", "SLURM knows no job 7 (of yours)"),
+        ("cancel 7", "SLURM knows no job 7"),
+        ("logs 7", "SLURM knows no log of job 7 any more: look in its folder of logs"),
+    ):
+        assert call(f"slurm {line}") == Answer(2, "", f"stoker slurm: {said}\n")
+    put(tools, "scontrol", f"echo '{RECORD.format('COMPLETED', 'None', '0:0', 'x').strip()}'")
+    code, out, err = call("slurm cancel 7")
+    assert (code, err) == (0, "")
+    assert out.endswith(": it has ended already\n")
+    Path("file").touch()
+    assert call("slurm submit --log-dir file/logs train.py") == Answer(
+        2, "", "stoker slurm: file/logs: Not a directory: choose another folder with --log-dir\n"
+    )
+
+
 def test_logs_of_all_nodes(tools: Path, tmp_path: Path, call: Call) -> None:
     log = tmp_path / "train-7.out"
     log.write_text("srun: error\n", encoding="utf-8")
@@ -184,3 +212,105 @@ def test_the_batch_script_requeues_what_saved_and_was_not_cancelled(
     asked = tmp_path / "asked"
     assert asked.exists() is requeued
     assert not requeued or asked.read_text(encoding="utf-8") == "requeue 4711\n"
+
+
+# -- stoker run in a job that SLURM started again ---------------------------------------------------------------
+
+AGAIN = {**BATCH, "SLURM_RESTART_COUNT": "1"}
+OURS = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="0", slurm_job="4711")
+LATER = ev.KeeperStarted(t=T, pid=1, start_time=1.0, version="0")
+
+
+@pytest.fixture
+def continued(monkeypatch: pytest.MonkeyPatch) -> list[Namespace]:
+    """What `stoker continue` was called with."""
+    found: list[Namespace] = []
+
+    def run(args: Namespace) -> int:
+        found.append(args)
+        return 75
+
+    monkeypatch.setattr(continuing, "run", run)
+    return found
+
+
+def restarted(tmp_path: Path, *words: str, env: dict[str, str] = AGAIN, **spec: Any) -> int | None:
+    parsed = parse_words(["--runs-dir", str(tmp_path), "--no-ui", *words, "t.py"], env)
+    return requeued(parsed, job_of(tmp_path, **spec).job, env)
+
+
+def test_a_requeued_job_continues_its_newest_run(
+    tmp_path: Path, call: Call, capsys: pytest.CaptureFixture[str], continued: list[Namespace]
+) -> None:
+    for at, (name, job) in enumerate((("old", "4711"), ("run", "4711"), ("another", "9"))):
+        started = msgspec.structs.replace(OURS, slurm_job=job)
+        run = own_run_in(tmp_path / "x", job_of(tmp_path), STARTED, started, LATER)
+        os.utime(run.root.rename(tmp_path / name), (T + at, T + at))
+    (tmp_path / "link").symlink_to(tmp_path / "another")
+    (tmp_path / "zz").mkdir()
+    broken = own_run_in(tmp_path / "x", job_of(tmp_path), STARTED, OURS).root.rename(tmp_path / "broken")
+    (broken / "run.json").write_text("{", encoding="utf-8")
+    assert restarted(tmp_path, "--json") == 75
+    said = capsys.readouterr().err
+    assert said == f"stoker run: SLURM started job 4711 again: {tmp_path}/run continues\n"
+    assert vars(continued[0]) == {
+        "run": f"{tmp_path}/run", "yes": True, "restart_from_scratch": False, "no_ui": True, "json": True,
+        "detach": False, "runs_dir": None, "theme": None, "ascii": False, "lang": None,
+    }  # fmt: skip
+    assert restarted(tmp_path, "--run-dir", f"{tmp_path}/old") == 75
+    assert continued[1].run == f"{tmp_path}/old"
+    assert not continued[1].json
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ("--run-dir", "none")])
+def test_what_continues_nothing_is_a_new_run(
+    tmp_path: Path, words: tuple[str, ...], continued: list[Namespace]
+) -> None:
+    own_run_in(tmp_path, job_of(tmp_path), STARTED, OURS)
+    assert restarted(tmp_path, *words) is None
+    assert restarted(tmp_path, env=BATCH) is None, "SLURM starts the job for the first time"
+    assert restarted(tmp_path, env={**AGAIN, "SLURM_JOB_ID": "9"}) is None
+    assert restarted(tmp_path / "none") is None
+    screen = parse_words(["--runs-dir", str(tmp_path), "t.py"], AGAIN)
+    assert requeued(screen, job_of(tmp_path).job, AGAIN) is None
+    assert continued == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "words", "code", "said"),
+    [
+        ([OURS] * 3, (), 75, None),
+        ([OURS] * 4, (), 93, "started 4 times without a new checkpoint (--max-requeues 3): not started again"),
+        ([OURS] * 4, ("--max-requeues", "4"), 75, None),
+        ([OURS, OURS, SAVED, OURS, OURS], ("--max-requeues", "2"), 75, None),
+        ([OURS, SAVED, OURS], ("--max-requeues", "0"), 93, "started 1 times without a new checkpoint (--max-requeues 0): not started again"),
+        ([OURS, ev.RunEnded(t=T, outcome=ev.Outcome.FAILED, exit_code=7, reason="it ended early")], (), 7, "it ended early: not started again"),
+        ([OURS, ev.RunEnded(t=T, outcome=ev.Outcome.FAILED, exit_code=1, reason="it broke")], (), 75, None),
+    ],
+)  # fmt: skip
+def test_a_job_without_progress_is_not_started_for_ever(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    continued: list[Namespace],
+    facts: list[ev.Event],
+    words: tuple[str, ...],
+    code: int,
+    said: str | None,
+) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, *facts)
+    assert restarted(tmp_path, *words) == code
+    said = said or f"SLURM started job 4711 again: {run.root} continues"
+    assert capsys.readouterr().err.removeprefix("stoker run: ").removeprefix("run-1: ") == f"{said}\n"
+
+
+def test_a_follower_waits_for_node_0_to_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, continued: list[Namespace]
+) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, OURS)
+    follower: dict[str, Any] = {"node_rank": 1, "timing": Timing(node_timeout_s=0.0)}
+    with pytest.raises(JobError, match="node 0 does not continue with it after 0 s") as refused:
+        restarted(tmp_path, **follower)
+    assert refused.value.exit_code == 5
+    monkeypatch.setattr(in_allocation, "beats", lambda *given: given == (run, 0, 0.0))
+    assert restarted(tmp_path, **follower) is None
+    assert continued == []

@@ -10,24 +10,36 @@ from typing import Any
 import pytest
 
 from supervisor.cli import attach_targets as targets
-from supervisor.cli import common, policy
+from supervisor.cli import common, policy, replay
 from supervisor.cli.job_logs import BadInputError
 from supervisor.job.spec import RetrySettings
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
-from tests.cli.conftest import Call
+from supervisor.views.tui import app
+from tests.cli.conftest import Answer, Call
 from tests.keeper.fakes import job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, T
 
 # -- replay ---------------------------------------------------------------------------------------------------
 
 
-def test_a_replay_needs_a_terminal(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_in(tmp_path, STARTED)
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    code, _, err = call("replay", run.root)
-    assert (code, "needs a terminal" in err) == (2, True)
+def test_a_replay_opens_on_a_terminal(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED)
+    needs = "needs a terminal: `stoker diagnose` and `stoker export --chart` print instead"
+    assert call("replay", run.root) == Answer(2, "", f"stoker replay: {needs}\n")
+    monkeypatch.setattr(replay, "has_terminal", lambda: True)
+    opened: list[Any] = []
+    monkeypatch.setattr(app, "replay_app", lambda recording, *, appearance: (recording.run, appearance.theme))
+    monkeypatch.setattr(app, "run_app", opened.append)
+    reading = "reading the recording of run-1…"
+    assert call("replay --theme light --lang en", run.root) == Answer(0, f"{reading}\r\x1b[K", "")
+    assert opened == [(run, "light")]
+    run.node().journal.write_bytes(b"")
+    refused = call("replay --lang en", run.root)
+    assert (refused.code, refused.out) == (2, f"{reading}\n")
+    assert refused.err.startswith("stoker replay: ")
+    assert len(opened) == 1
 
 
 # -- policy explain -----------------------------------------------------------------------------------------------
@@ -95,6 +107,26 @@ def test_what_policy_cannot_explain(tmp_path: Path, call: Call) -> None:
     run.run_json.unlink()
     code, _, err = call("policy explain", run.root)
     assert (code, "run.json" in err) == (2, True)
+
+
+def test_other_settings_lead_to_other_decisions(
+    tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    crash = ev.Diagnosed(t=T + 9, attempt=1, verdict=verdict_of(FailureClass.WORKER_CRASH))
+    run = own_run_in(tmp_path, job_of(tmp_path), STARTED, INTENDED, RUNS, ENDED, crash)
+
+    def decided(words: str = "") -> str:
+        code, out, err = call(f"policy explain {words}", run.root)
+        assert (code, err) == (0, "")
+        return out.splitlines()[0].partition(" → ")[2].partition(":")[0]
+
+    Path("none.toml").write_text("[policy]\nmax_retries = 0\n", encoding="utf-8")
+    Path("scratch.toml").write_text("[policy]\nrestart_from_scratch = true\n", encoding="utf-8")
+    assert decided() == decided("--config none.toml") == "fail, exit code 1"
+    assert decided("--interactive") == "hold"
+    assert decided("--config scratch.toml") == "restart"
+    assert call("policy") == Answer(2, "", "stoker policy: say what to do: stoker policy explain [RUN]\n")
 
 
 # -- what is common to verbs ----------------------------------------------------------------------------------------
