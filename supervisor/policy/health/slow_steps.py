@@ -94,6 +94,11 @@ class RankTimes:
             case _:
                 pass
 
+    def forget(self, most: int) -> None:
+        """Keep only the newest `most` records of each kind."""
+        for held in (self.rows, self.computed, self.exchanged):
+            del held[:-most]
+
     def total(self, name: str) -> float:
         """Return the sum of a value over all records."""
         return sum(row.get(name, 0.0) for row in self.rows)
