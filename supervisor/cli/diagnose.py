@@ -208,7 +208,7 @@ def _context(path: str, line: int, around: int = 3) -> tuple[list[tuple[int, str
 WIRE_SCHEMA = 1
 _WIRE = (
     "failure", "reason", "confidence", "rank", "ranks", "node", "local_rank", "title", "cause", "consequences", "advice",
-    "action", "fingerprint",
+    "action", "fingerprint", "batches",
 )  # fmt: skip
 _EARLIER = ("failure", "reason", "confidence", "rank", "title")
 

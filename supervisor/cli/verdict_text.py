@@ -59,6 +59,10 @@ def verdict_lines(
     lines += [f"  {tr(text)}" for text in again]
     if verdict.cause is not None:
         lines += ["", *_cause_lines(verdict.cause, context, tr)]
+    if verdict.batches:
+        from supervisor.views.wording.phrases import used_batch_lines
+
+        lines += ["", f"  {tr('batch')}", *(f"    {text}" for text in used_batch_lines(verdict.batches))]
     if verdict.consequences:
         lines += ["", *_consequence_lines(verdict.consequences, tr)]
     if verdict.advice:

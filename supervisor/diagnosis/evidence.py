@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.memory_fit import MemoryTrial
+from supervisor.run.records import UsedBatch
 from supervisor.text.prefixes import NOWHERE, Origin
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class RunValues(NamedTuple):
     fail, and is called only to suggest a batch. `user_of` returns the owner of a pid mentioned in a message, and is
     None if pids here differ from those in the message. `behind_entry` lists `stoker run` flags placed after `entry`, the
     script, which received them instead. `keeps_global` is true if nothing rules out a smaller micro-batch at the
-    same global batch. `divided_batch` is the batch flag and its value, if it covers more than one rank's batch.
+    same global batch. `batches` returns each rank's batch in use at the end, or when its loss was first logged as NaN
+    (True). `divided_batch` is the batch flag and its value, if it covers more than one rank's batch.
     """
 
     micro_batch: int | None = None
@@ -54,6 +56,7 @@ class RunValues(NamedTuple):
     batch: BatchSpec | None = None
     memory_base_bytes: int = 0
     trials: Callable[[], Sequence[MemoryTrial]] = tuple
+    batches: Callable[[bool], Mapping[int, tuple[UsedBatch, ...]]] = lambda _is_nan: MappingProxyType({})
     user_of: Callable[[int], str | None] | None = None
     entry: str = ""
     behind_entry: tuple[str, ...] = ()

@@ -44,6 +44,7 @@ from supervisor.run.records import (
     Consequence,
     FailureClass,
     Reason,
+    UsedBatch,
     Verdict,
 )
 from supervisor.text.decode import strip_escapes
@@ -70,6 +71,8 @@ NOT_RESUMED_SURE = 0.9
 """Confidence that an attempt started before its checkpoint's step. Step counts that always restart at 0 look the same."""
 LOADS_NOTHING = "Check which folder and flag the script loads its checkpoint from. The attempt's plan.json has the command."
 OVERRIDDEN = "Something overrides the setting. Name the one that makes the batch: --batch-knob NAME."
+MOST_RANKS = 4
+"""A verdict on several ranks, such as a hang, has the batches of this many."""
 # Maximum characters of log text in a verdict. Names and paths in advice come from it too.
 MOST_CAUSE = 600
 MOST_ADVICE = 800
@@ -172,6 +175,15 @@ def _facts(job: JobEvidence, scans: tuple[SourceScan, ...], signatures: Signatur
     return Facts(job, scans, launch, Ranks(scans, launch), tuple(in_order(found)), signatures)
 
 
+def _batches(root: Root, job: JobEvidence) -> tuple[UsedBatch, ...]:
+    """Return the batches that the failed ranks were working on. A job that ended well or was stopped has no failed batch."""
+    if root.failure in {FailureClass.HEALTHY, FailureClass.TERMINATED}:
+        return ()
+    found = job.run_values.batches(root.failure is FailureClass.NAN_LOSS)
+    ranks = [root.rank] if root.rank is not None else root.ranks or sorted(found)
+    return tuple(batch for rank in ranks[:MOST_RANKS] for batch in found.get(rank, ()))
+
+
 def _verdict(facts: Facts, root: Root) -> Verdict:
     """Put the root cause and its consequences into words."""
     job = facts.job
@@ -206,6 +218,7 @@ def _verdict(facts: Facts, root: Root) -> Verdict:
         fingerprint=fingerprint(root.failure, root.reason, root.text) if failed else "",
         signature=signature.id.removeprefix(OWN) if signature and Trait.OWN in signature.traits else "",
         local_rank=None if root.ranks else root.local_rank,
+        batches=_batches(root, job),
     )
 
 

@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -162,7 +163,10 @@ def _saves(path_of: Any) -> Any:
         if step is None:
             step = wire.step
             checkpoints.wait()
+        began = time.perf_counter()
         yield
+        if threading.current_thread() is threading.main_thread():
+            wire.save_s += time.perf_counter() - began
         checkpoints.save_ended(path, step)
 
     return save

@@ -11,6 +11,7 @@ import collections
 import functools
 import itertools
 import linecache
+import operator
 import re
 import sys
 import threading
@@ -22,6 +23,7 @@ from types import SimpleNamespace
 from typing import Any, Iterator
 
 from .imports import leave_environment
+from .recent_batches import RecentBatches
 from .wire import Look, observe, place, quietly, watch, wire
 
 CLOSE_STEPS = 4
@@ -47,6 +49,7 @@ class Training:
         """Maps each DataLoader and iterator to its number and the batches drawn from it since the last step."""
         self.numbered = 0
         self.last_loader: Any = None
+        self.recent = RecentBatches()
         self.drawn: list[Any] = []
         """Loaders from which a batch was drawn since the last step."""
         self.feeding: list[Any] = []
@@ -57,7 +60,6 @@ class Training:
         self.hook: Any = None
         self.newest: Any = None
         """Shapes in the latest outermost forward pass that no loader fed, unless it is the first pass since a backward pass."""
-        self.backwards_ever = 0
         self.passes = self.other_passes = 0
         """Backward passes since the last step of any optimizer, and the highest such count in this `round` after the first step."""
         self.optimizers: dict[Any, int] = {}
@@ -67,6 +69,13 @@ class Training:
         self.last_step_at: float | None = None
         self.since, self.sums = counts(), counts(micro_steps=0, data_wait_s=0.0)
         """Counts for a `step` record, since the last step and since the last record."""
+        self.largest: Any = (0, {})
+        """The number of elements of the largest batch since the last record, and its shapes."""
+        self.slowest = (0.0, 0)
+        """The longest step since the last record, in seconds, and its number."""
+        self.trained: Any = weakref.WeakSet()
+        """The models seen in a training forward pass, and those that they wrap."""
+        self.evaluating_at: float | None = None
         self.flushed_at = self.timed_at = 0.0
         self.replicas: list[Any] = []
         """Weak references to DDP models."""
@@ -81,7 +90,9 @@ class Training:
             return
         held = args[0]
         self.numbered += 1
-        self.loaders[held] = SimpleNamespace(number=self.numbered, batches=0, sizes=None, shown=0.0)
+        self.loaders[held] = SimpleNamespace(
+            number=self.numbered, epoch=-1, begun=0, batches=0, sizes=None, shown=0.0
+        )
         own = held.__dict__
         sizes = {"batch_size": own.get("batch_size"), "workers": own.get("num_workers")}
         sizes["sampler_batch_size"] = getattr(own.get("batch_sampler"), "batch_size", None)
@@ -111,6 +122,7 @@ class Training:
             return
         if own:  # a thread's prefetched batches belong to no particular step
             self.since["data_wait_s"] += time.perf_counter() - began
+            self.last_step_at = self.last_step_at or began  # where the first step begins
             if not loader.batches:
                 self.drawn.append(loader)
             loader.batches += 1
@@ -118,6 +130,15 @@ class Training:
             self.armed = True
             self.last_loader = loader
         tensors = tensors_in(batch)
+        if own:
+            shapes = described(tensors)
+            self.recent.add(args[0], loader, shapes)
+            if loader in self.feeding:
+                self.evaluation_ended(began)
+            elif self.feeding and self.evaluating_at is None and not self.passes:
+                self.evaluating_at = began
+            if self.evaluating_at is None:
+                self.largest = max(self.largest, (elements_in(tensors), shapes), key=operator.itemgetter(0))
         if not tensors:
             return
         sizes = [tensor.shape[0] for tensor in tensors]
@@ -127,6 +148,17 @@ class Training:
         if wire.step < CLOSE_STEPS or now >= loader.shown + RECORD_S:
             wire.record("shape", step=wire.step, loader=loader.number, of="batch", **described(tensors))
             loader.sizes, loader.shown = sizes, now
+
+    def evaluation_began(self, args: Any, _kwargs: Any) -> None:
+        """Observe `Module.eval` of a model that is trained. A teacher or a frozen layer is switched inside a step."""
+        if self.evaluating_at is None and not self.passes and args[0] in self.trained:
+            self.evaluating_at = time.perf_counter()
+
+    def evaluation_ended(self, now: float) -> None:
+        """Count the time since an evaluation began, when a training batch is asked for or a backward pass begins."""
+        if self.evaluating_at is not None:
+            self.since["evaluation_s"] += now - self.evaluating_at
+            self.evaluating_at = None
 
     def forward_begins(self, module: Any, inputs: Any) -> None:
         """Record input shapes before a module's forward pass, outside compiled code."""
@@ -146,6 +178,7 @@ class Training:
             self.newest = described(tensors)
             return
         self.armed = False
+        self.trained.update((module, getattr(module, "module", module)))
         loader = self.last_loader
         if loader is not None and loader not in self.feeding:
             self.feeding.append(loader)
@@ -167,6 +200,7 @@ class Training:
     def backward_called(self, _args: Any, _kwargs: Any) -> Look:
         """Observe `torch.autograd.backward`. DDP waits for other ranks at the end, unless its last forward pass disabled that."""
         self.within += 1
+        self.evaluation_ended(time.perf_counter())
         if self.newest is not None:
             wire.record("shape", step=wire.step, of="backward", **self.newest)
             self.newest = None
@@ -175,7 +209,7 @@ class Training:
         finally:
             self.within -= 1
         self.passes += 1
-        self.backwards_ever += 1
+        wire.passes += 1
         self.armed = True
 
     def compile_called(self, args: Any, _kwargs: Any) -> Look:
@@ -233,9 +267,9 @@ class Training:
         A step with no preceding backward pass only creates state and does not count.
         """
         own = weakref.ref(optimizer)
-        if self.optimizers.get(own, 0) == self.backwards_ever:
+        if self.optimizers.get(own, 0) == wire.passes:
             return
-        self.optimizers[own] = self.backwards_ever
+        self.optimizers[own] = wire.passes
         passes, self.passes = self.passes, 0
         if own not in self.round and self.round and self.round[0]() is not None:
             self.round.append(own)
@@ -253,8 +287,12 @@ class Training:
             loader.batches = 0
         self.drawn.clear()
         if self.last_step_at is not None:
-            sums["step_time_s"] += now - self.last_step_at
+            step_s = now - self.last_step_at
+            sums["step_time_s"] += step_s
+            self.slowest = max(self.slowest, (step_s, wire.step))
         self.last_step_at = now
+        if wire.save_s:
+            self.since["save_s"], wire.save_s = wire.save_s, 0.0
         for name, value in self.since.items():
             sums[name] += value
         self.since.clear()
@@ -271,7 +309,12 @@ class Training:
         optimizer = self.round[0]()
         sums["optimizer_step"] = optimizer_step(optimizer)
         self.flushed_at = time.perf_counter()
-        wire.record("step", step=wire.step, memory_peak_bytes=memory_peak(self.torch), **sums)
+        if self.slowest[1]:
+            sums["slowest_s"], sums["slowest_step"] = self.slowest
+        if self.largest[0]:
+            sums["elements"], sums["shapes"] = self.largest[0], self.largest[1]["shapes"]
+        self.largest, self.slowest = (0, {}), (0.0, 0)
+        wire.record("step", step=wire.step, **memory_of(self.torch), **sums)
         if self.flushed_at - self.timed_at < RECORD_S or "step_time_s" not in sums:
             return
         times = self.reducer_times()
@@ -361,10 +404,14 @@ def watch_torch(torch: Any) -> None:
         watch(data.DataLoader, "__init__", training.loader_made)
         watch(data.DataLoader, "_get_iterator", training.iterator_made)
         watch(data._BaseDataLoaderIter, "__next__", training.batch_asked)
+        watch(data._BaseDataLoaderIter, "_reset", training.recent.began)
+        watch(data._BaseDataLoaderIter, "_next_index", training.recent.asked)
     with quietly("forward"):
         training.hook = torch.nn.modules.module.register_module_forward_pre_hook(before_forward)
         watch(torch, "compile", training.compile_called)
         watch(torch.nn.Module, "compile", training.compiled_in_place)
+    with quietly("evaluation"):
+        watch(torch.nn.Module, "eval", training.evaluation_began)
     with quietly("steps"):
         watch(torch.autograd, "backward", training.backward_called)
         watch(getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), "step", training.scaler_stepped)
@@ -421,13 +468,33 @@ def optimizer_step(optimizer: Any) -> Any:
     return None
 
 
-def memory_peak(torch: Any) -> int:
-    """Return peak memory so far in bytes: CUDA's own counter if CUDA is in use, otherwise resident memory."""
+def elements_in(tensors: list[Any]) -> int:
+    """Return the number of elements of the largest tensor."""
+    return max((functools.reduce(operator.mul, tensor.shape, 1) for tensor in tensors), default=0)
+
+
+def memory_of(torch: Any) -> dict[str, int]:
+    """Return this rank's memory in bytes: its peak so far, its use now, and on CUDA what is reserved and the card's size.
+
+    On CUDA these are the allocator's own counters, which are never reset, because the script may report them. On a CPU, the
+    process's resident memory.
+    """
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return int(torch.cuda.max_memory_allocated())
+        seen: Any = torch.cuda.memory_stats()
+        return {
+            "memory_peak_bytes": seen.get("allocated_bytes.all.peak", 0),
+            "memory_now_bytes": seen.get("allocated_bytes.all.current", 0),
+            "memory_reserved_bytes": seen.get("reserved_bytes.all.current", 0),
+            "memory_limit_bytes": torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory,
+        }
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    with open("/proc/self/statm", "rb") as file:
+        resident = int(file.read().split()[1]) * resource.getpagesize()
+    return {
+        "memory_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "memory_now_bytes": resident,
+    }
 
 
 def batch_expression(frame: Any) -> Any:

@@ -53,7 +53,10 @@ class Wire:
         self.kept: list[dict[str, Any]] = []
         self.notes = 0
         self.argv: Any = None
-        self.step = 0
+        self.step = self.passes = 0
+        """Optimizer steps and backward passes completed in this process."""
+        self.save_s = 0.0
+        """Seconds that the main thread has spent in saves since the last step."""
         self.writers: list[Callable[[], None]] = []
         """Functions that write pending records, called periodically and at exit."""
         self.at_start: list[Callable[[], None]] = []
@@ -116,7 +119,8 @@ class Wire:
             self.flush()
             # Set after an uncaught exception, unset after an exception that the script swallowed.
             name = getattr(getattr(sys, "last_type", None), "__name__", None)
-            self.record("exit", step=self.step, reason="exception" if name else "done", exception=name)
+            reason = "exception" if name else "done"
+            self.record("exit", step=self.step, passes=self.passes, reason=reason, exception=name)
 
     def _write(self, entries: list[dict[str, Any]]) -> None:
         if os.getpid() != self.pid:

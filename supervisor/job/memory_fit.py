@@ -52,6 +52,8 @@ class MemoryTrial:
         capacity_bytes: the memory available to a rank, or None if unknown.
         measure: what `peak_bytes` counts.
         base_bytes: bytes allocated before the first forward pass, or 0 if unknown.
+        at_zero_bytes, per_sample_bytes: the line that the attempt's own batches of different sizes measured, for samples
+            as large as those that failed, or 0.0 if there is none.
     """
 
     micro_batch: int
@@ -60,11 +62,13 @@ class MemoryTrial:
     capacity_bytes: int | None = None
     measure: Measure = Measure.ALLOCATOR
     base_bytes: int = 0
+    at_zero_bytes: float = 0.0
+    per_sample_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A linear memory model: bytes = `at_zero` + `per_sample` x micro-batch, fitted to `points` micro-batches or one failure."""
+    """A linear memory model: bytes = `at_zero` + `per_sample` x micro-batch, fitted to `points` micro-batches, one failure (1), or batches of one attempt (0)."""
 
     at_zero: float
     per_sample: float
@@ -160,17 +164,26 @@ def _known_to_fit(
 ) -> tuple[int, str] | None:
     """Return the largest micro-batch that has fit before or that a measured line or a failure predicts to fit."""
     fitted = max((t.micro_batch for t in trials if t.fitted and t.micro_batch in open_), default=None)
-    line = line_through(trials)
+    line = _line_of_failure(trials) or line_through(trials)
     if line is None and fitted is None and point is not None:
         above_base = max(point.allocated_bytes + point.tried_bytes - point.base_bytes, 0)
         line = Line(point.base_bytes, above_base / point.micro_batch, 1, point.capacity_bytes)
     micro = next((m for m in open_ if line.fits(m)), None) if line is not None else None
     if line is not None and micro is not None and micro >= (fitted or 0):
         needed = f"{size(line.predicted_bytes(micro))} of {size(line.capacity_bytes)}"
-        if line.points > 1:
-            return micro, f"predicted from {line.points} measured micro-batches to need {needed}"
-        return micro, f"it needs at least {needed}"
+        if line.points == 1:
+            return micro, f"it needs at least {needed}"
+        basis = f"{line.points} measured micro-batches" if line.points else "the batches of the attempt"
+        return micro, f"predicted from {basis} to need {needed}"
     return (fitted, "it fitted before") if fitted is not None else None
+
+
+def _line_of_failure(trials: Sequence[MemoryTrial]) -> Line | None:
+    """Return the line of the newest failed attempt that measured one. What fitted before may have had shorter samples."""
+    for trial in reversed(trials):
+        if trial.per_sample_bytes and trial.capacity_bytes:
+            return Line(trial.at_zero_bytes, trial.per_sample_bytes, 0, trial.capacity_bytes)
+    return None
 
 
 def _open_values(spec: BatchSpec, trials: Sequence[MemoryTrial], minimum: int, half: int) -> list[int]:

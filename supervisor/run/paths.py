@@ -33,7 +33,7 @@ _RECORDS = {
     r"nodes/\d+/orders/": r"\d+\.json",
     _NODE + "series/": r"(gpu|host|metrics|ranks)(\.1m)?(\.0)?\.jsonl",
     _ATTEMPT: r"plan\.json|pid|exit|growth\.json|arrivals\.jsonl|stop|profile|(agent|stdin)\.log|\d+-[^/]+\.(log|out|err|txt)",
-    _ATTEMPT + "telemetry/": r"(rank|measured)\d+\.jsonl(\.1)?|confirmed|instrument\.log",
+    _ATTEMPT + "telemetry/": r"(rank|measured)\d+\.jsonl(\.1)?|batches\d+\.jsonl|confirmed|instrument\.log",
     _ATTEMPT + "stacks/": r"\d+\.txt",
     _ATTEMPT + r"torchrun/[^/]+/attempt_\d+/\d+/": r"std(out|err)\.log|error\.json",
 }

@@ -140,6 +140,28 @@ class Consequence:
         return self.what or self.failure.value.replace("_", " ")
 
 
+@dataclass(frozen=True, slots=True)
+class UsedBatch:
+    """A batch that a rank was working on when it failed, as measured in its process.
+
+    `at` is the line that made its DataLoader (file:line), `epoch` and `index` are the batch's place in that loader, from 0,
+    and `step` the optimizer steps that the process had made when the batch was drawn. `size` is how many samples the sampler chose, and `indices` the
+    first of their indices in the loader's dataset, or None if the dataset has none. `times_usual` is its number of elements
+    over the median of the latest batches.
+    """
+
+    rank: int
+    at: str
+    epoch: int
+    index: int
+    step: int
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    size: int | None = None
+    indices: tuple[int, ...] | None = None
+    times_usual: float | None = None
+
+
 _WHERE = re.compile(r" on (?:ranks? \d+(?:, \d+)*(?: …)?|local rank \d+(?: of node \S+)?)(?=:|$)")
 # A healthy verdict below this rests on steps alone (diagnosis/root_rules.py: `good_end` has 0.97, `still_training` 0.94).
 SURELY_OVER = 0.95
@@ -151,7 +173,8 @@ class Verdict:
 
     `rank` is the rank that failed first, or None if it is unknown or several ranks failed in the same way (`ranks`
     then lists them). `confidence` is in [0, 1] and calibrated on the corpus. `signature` is the id of the user's own
-    signature that decided the verdict, or "".
+    signature that decided the verdict, or "". `batches` are those in use on the failed ranks; several of one rank if it
+    is not known which of them it was.
     """
 
     failure: FailureClass
@@ -168,6 +191,7 @@ class Verdict:
     fingerprint: str
     signature: str = ""
     local_rank: int | None = None
+    batches: tuple[UsedBatch, ...] = ()
 
     @property
     def is_plain_error(self) -> bool:

@@ -118,6 +118,8 @@ WORKING = {
     "job/config/setting_values.py": {"Resolver"},
     "job/knobs/written_facts.py": {"Loader", "Rank", "_Count"},
     "policy/health/early_signs.py": {"_Gpu", "_Spike"},
+    "policy/health/memory_forecast.py": {"_Rank"},
+    "policy/health/slow_steps.py": {"RankTimes"},
     "diagnosis/hang/stuck_collectives.py": {"_Group"},
 }
 

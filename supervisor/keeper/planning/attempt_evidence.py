@@ -8,9 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +29,7 @@ from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
+from supervisor.policy.health.memory_forecast import MemoryForecast
 from supervisor.preflight.network import free_port
 from supervisor.preflight.target import kind_of
 from supervisor.run.answers import JobKind, MemoryLine, recall_memory, remember_memory
@@ -38,6 +42,7 @@ from supervisor.run.series import GPU, HOST, MACHINE_KEY, RANKS, SeriesReader, h
 from supervisor.run.state import AttemptState, RunState
 from supervisor.sources.kernel_memory import read_cgroup_memory
 from supervisor.sources.machine import disk_fill
+from supervisor.sources.measured_files import rank_records, used_batches
 from supervisor.sources.signature_files import Engine
 from supervisor.sources.telemetry import measured_record
 from supervisor.text.prefixes import Origin
@@ -158,6 +163,11 @@ def recorded_evidence(
     found = JobEvidence(logs=tuple(logs), raised=raised, machine=_machine_records(attempts, kills_now))
     pairs = [(one.state, one.view) for one in attempts]
     found = with_journal_facts(found, pairs, spec=job, run_root=run_root)
+    folders = [one.node.attempt(own.view.number).telemetry for one in attempts]
+    nan_t = own.view.not_finite.t if own.view.not_finite is not None else None
+    of_nan = partial(used_batches, folders, until=nan_t)
+    batches = {True: of_nan, False: partial(used_batches, folders)}
+    found = found._replace(run_values=found.run_values._replace(batches=lambda is_nan: batches[is_nan]()))
     if job is None:
         return found
     if own.view.exit_code is not None and not found.exit_codes and is_plain_python(job):
@@ -274,12 +284,15 @@ def trial_of(
         if point is None:
             return MemoryTrial(micro, fitted=False)
         needed = point.allocated_bytes + point.tried_bytes
+        at_zero, per_sample = _measured_line(node, view, micro)
         return MemoryTrial(
             micro,
             fitted=False,
             peak_bytes=needed,
             capacity_bytes=point.capacity_bytes,
             base_bytes=point.base_bytes,
+            at_zero_bytes=at_zero,
+            per_sample_bytes=per_sample,
         )
     if view.first_step is None:
         return None
@@ -288,6 +301,19 @@ def trial_of(
     return MemoryTrial(
         micro, fitted=True, peak_bytes=peak, capacity_bytes=capacity, measure=measure, base_bytes=base
     )
+
+
+def _measured_line(node: NodePaths, view: AttemptState, micro_batch: int) -> tuple[float, float]:
+    """Return a rank's bytes without a batch and bytes for each sample of the batch that failed, or zeros if they were not measured."""
+    batch = next(iter(view.verdict.batches), None) if view.verdict is not None else None
+    shape = max(batch.shapes, key=prod, default=()) if batch is not None else ()
+    if batch is None or shape[:1] != (micro_batch,):
+        return 0.0, 0.0
+    forecast = MemoryForecast()
+    for record in rank_records(node.attempt(view.number).telemetry, batch.rank):
+        deque(forecast.add(batch.rank, record), maxlen=0)
+    line = forecast.line(batch.rank)
+    return (line[0], line[1] * prod(shape) / micro_batch) if line is not None else (0.0, 0.0)
 
 
 def _peak(node: NodePaths, attempt: int) -> tuple[Measure, int | None, int | None]:

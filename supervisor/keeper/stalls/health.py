@@ -16,6 +16,7 @@ from supervisor.job.spec import HangSettings
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.monitoring.observations import (
+    FactSeen,
     LinesSeen,
     Observation,
     Reported,
@@ -26,6 +27,7 @@ from supervisor.keeper.monitoring.observations import (
 from supervisor.keeper.stalls.hang_watch import HangContext, HangWatch
 from supervisor.keeper.stalls.stack_rounds import Round, StackBroker, Targets, take_round
 from supervisor.policy.health.early_signs import PAUSE_S, Advice, EarlySigns
+from supervisor.policy.health.memory_forecast import MemoryForecast
 from supervisor.policy.health.stall import Paces, StallWatch
 from supervisor.policy.health.straggler import Stragglers
 from supervisor.run import events as ev
@@ -129,6 +131,8 @@ class Health:
                     watch.printed(seen.log, seen.lines, self._mono(seen.t))
             case Sampled():
                 self._sample(seen)
+            case FactSeen():
+                self._say(self._memory.add(seen.rank, seen.record))
             case _:
                 pass
 
@@ -176,7 +180,7 @@ class Health:
     def _reset(self, attempt: int) -> None:
         self._attempt = attempt
         self._stacks.begin(attempt)
-        self._early = EarlySigns()
+        self._early, self._memory = EarlySigns(), MemoryForecast(self._asked_total)
         self._stragglers = Stragglers()
         self._past_t = None
         self._read_again = self._replayed = float("-inf")

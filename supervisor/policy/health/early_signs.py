@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -52,12 +52,20 @@ class Advice:
     rank: int | None = None
 
 
-class Creep:
-    """Readings of one level, taken at least `SPACING_S` apart. At most `POINTS` are kept.
+def rises_throughout(values: Sequence[float]) -> bool:
+    """Check whether each third of at least `POINTS` / 2 values lies entirely above the previous third.
 
-    A level creeps if each third of its readings lies entirely above the previous third. A caching allocator's memory
-    rises in steps and then levels off, whereas a leak keeps rising.
+    A caching allocator's memory rises in steps and then levels off, whereas a leak keeps rising.
     """
+    if len(values) < POINTS // 2:
+        return False
+    size = len(values) // THIRDS
+    thirds = [values[at * size : (at + 1) * size] for at in range(THIRDS)]
+    return all(min(later) > max(earlier) for earlier, later in pairwise(thirds))
+
+
+class Creep:
+    """Readings of one level, taken at least `SPACING_S` apart. At most `POINTS` are kept."""
 
     def __init__(self) -> None:
         self._points: deque[tuple[float, float]] = deque(maxlen=POINTS)
@@ -69,17 +77,11 @@ class Creep:
 
     def full_in_s(self, limit: float) -> float | None:
         """Estimate how many seconds remain until the level reaches `limit`, or return None if it is steady or has too few readings."""
-        if len(self._points) < POINTS // 2:
-            return None
         points = list(self._points)
-        size = len(points) // THIRDS
-        thirds = [points[at * size : (at + 1) * size] for at in range(THIRDS)]
-        rises = all(
-            min(v for _, v in later) > max(v for _, v in earlier) for earlier, later in pairwise(thirds)
-        )
-        if not rises:
+        if not rises_throughout([value for _, value in points]):
             return None
-        first, last = thirds[0], thirds[-1]
+        size = len(points) // THIRDS
+        first, last = points[:size], points[size * (THIRDS - 1) : size * THIRDS]
         span = median(t for t, _ in last) - median(t for t, _ in first)
         rise = median(v for _, v in last) - median(v for _, v in first)
         return (limit - points[-1][1]) / rise * span

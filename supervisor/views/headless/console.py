@@ -35,7 +35,13 @@ from supervisor.views.wording.kinds import (
     failing_line,
     unread_text,
 )
-from supervisor.views.wording.phrases import answer_text, effect_text, flags_text, question_text
+from supervisor.views.wording.phrases import (
+    answer_text,
+    effect_text,
+    flags_text,
+    question_text,
+    used_batch_lines,
+)
 from supervisor.views.wording.translate import english
 
 POLL_S = 0.2
@@ -401,6 +407,8 @@ def verdict_lines(verdict: Verdict, run: RunPaths, attempt: int) -> Iterator[Lin
         yield Level.ERROR, f"cause  {place}{text}"
         if code := code_text(verdict.cause, run, attempt):
             yield Level.ERROR, f"code   {code}"
+    for text in used_batch_lines(verdict.batches):
+        yield Level.INFO, f"batch  {text}"
     if counts := Counter(item.words for item in verdict.consequences):
         folded = ", ".join(f"{name} ×{count}" for name, count in counts.items())
         yield Level.INFO, f"what followed: {folded}"

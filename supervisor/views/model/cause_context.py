@@ -19,6 +19,7 @@ from supervisor.text.decode import clean, plain_chunks
 from supervisor.text.lines import lines_from
 from supervisor.text.redact import redact_lines, redact_text
 from supervisor.text.tracebacks import LOOKED_AT, CodeLine, own_line
+from supervisor.views.model.step_times import StepTimes, StepTimesReader
 
 BEFORE_LINES = 14
 AFTER_LINES = 8
@@ -58,6 +59,7 @@ class Nearby(msgspec.Struct, frozen=True):
 
     contexts: dict[int, Context]
     stacks: StackDump | None = None
+    times: StepTimes = StepTimes()
 
 
 class NearbyReader:
@@ -68,6 +70,7 @@ class NearbyReader:
         self._contexts: dict[int, Context] = {}
         self._stacks: StackDump | None = None
         self._artifacts_mtime: int | None = None
+        self._times = StepTimesReader(run)
         self._last = Nearby({})
 
     def refresh(self, state: RunState) -> Nearby:
@@ -82,8 +85,9 @@ class NearbyReader:
                 self._contexts[attempt.number] = read_context(self._run, attempt.number, cause)
                 changed = True
         changed |= self._look_for_stacks()
-        if changed:
-            self._last = Nearby(dict(self._contexts), self._stacks)
+        times = self._times.refresh(state)
+        if changed or times is not self._last.times:
+            self._last = Nearby(dict(self._contexts), self._stacks, times)
         return self._last
 
     def _look_for_stacks(self) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from supervisor.job.batch import describe
 from supervisor.job.spec import BatchAnswer, BatchQuestion
 from supervisor.run.events import BatchAnswered
+from supervisor.run.records import UsedBatch
 from supervisor.run.state import AttemptState, RankState
 from supervisor.run.timeline import answer_values, question_values
 from supervisor.views.format import short_path
@@ -103,6 +105,30 @@ def effect_text(answer: BatchAnswer, tr: Words) -> str:
     before, after = change.before.global_batch, change.after.global_batch
     shrinks = tr(f"no longer {before}") if after < before else ""
     return ", ".join(filter(None, (tr(describe(change.after)), shrinks)))
+
+
+LARGE = 1.25
+"""A batch with this many times the usual number of elements is called large."""
+
+
+def used_batch_lines(batches: Sequence[UsedBatch], tr: Words = english) -> list[str]:
+    """Return a line for each rank that says which batch it was working on. Epochs and batches count from 0."""
+    lines = []
+    for rank, group in groupby(batches, key=lambda batch: batch.rank):
+        *_, last = own = list(group)
+        shapes = ", ".join(
+            f"{' × '.join(map(str, shape))} {dtype}"
+            for shape, dtype in zip(last.shapes, last.dtypes, strict=False)
+        )
+        usual = last.times_usual if (last.times_usual or 0.0) >= LARGE else None
+        place = {"rank": rank, "epoch": last.epoch, "at": of_project(last.at, None) if last.at else ""}
+        values = {**place, "shapes": shapes, "index": last.index, "usual": usual}
+        if len(own) > 1:
+            several = {**place, "shapes": shapes, "first": own[0].index, "last": last.index}
+            lines.append(tr.sentence("used_batch", "several", several))
+        else:
+            lines.append(tr.sentence("used_batch", "one", values))
+    return lines
 
 
 def flags_text(question: BatchQuestion, answer: BatchAnswer) -> str:

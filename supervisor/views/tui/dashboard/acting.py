@@ -140,6 +140,7 @@ KEYS: list[BindingType] = [
     _hidden("a", "page('advisories')", "advisories", "a", "stalls and other findings"),
     _hidden("p", "page('processes')", "processes", "p", "processes: pids, the newest stacks"),
     _hidden("P", "page('preflight')", "pre-flight", "P", "what was found before the launch"),
+    _hidden("W", "page('times')", "step times", "W", "why a step is slow: where its time goes"),
     _hidden("i", "page('settings')", "settings", "i", "what runs: each setting and its origin"),
     _hidden("T", "app.next_theme", "theme", "T", "dark, light, or safe for colour-blind eyes"),
     _hidden("colon,ctrl+p", "commands", "commands", ":", "all commands, by name"),

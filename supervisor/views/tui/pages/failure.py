@@ -19,7 +19,7 @@ from supervisor.views.tui.widgets.paint import LABEL as PAGE_LABEL
 from supervisor.views.tui.widgets.paint import Row, Span, TextStyle, fit, labelled, row, wrap
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.wording.kinds import place_of_end
-from supervisor.views.wording.phrases import is_stacks, place_of
+from supervisor.views.wording.phrases import is_stacks, place_of, used_batch_lines
 
 NUMBER_CELLS = 8
 FOLLOWED = 24
@@ -67,6 +67,7 @@ class FailurePage(Page):
             *resumed,
             *section(tr, "cause"),
             *_cause(told, verdict),
+            *_batches(told, verdict),
             *_followed(told, verdict),
             *advice,
             *_policy(told),
@@ -163,6 +164,14 @@ def _cause(told: FailureText, verdict: Verdict) -> list[Row]:
         lines = wrap(text, width - NUMBER_CELLS - len(indent), 6) or [""]
         rows.append(row(Span(f"▸{numbered}", TextStyle.BAD), Span(indent + lines[0], TextStyle.STRONG)))
         rows += [row(Span(" " * NUMBER_CELLS), Span(line, TextStyle.STRONG)) for line in lines[1:]]
+    return rows
+
+
+def _batches(told: FailureText, verdict: Verdict) -> list[Row]:
+    """Return a row for each rank that says which batch it was working on."""
+    rows: list[Row] = []
+    for text in used_batch_lines(verdict.batches, told.tr):
+        rows += told.part("" if rows else "batch", text, most=2)
     return rows
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from supervisor.job.batch import describe
 from supervisor.job.spec import KnobScope
+from supervisor.policy.health.slow_steps import LEAST_SHARE, LEAST_STEPS
 from supervisor.run import state as st
 from supervisor.run.events import StallFlagged
 from supervisor.run.records import Finding, FindingLevel
@@ -19,12 +20,13 @@ from supervisor.views.tui.charts.live import not_finite
 from supervisor.views.tui.pages.text_page import Page, resumed_rows, section
 from supervisor.views.tui.panels.possible_actions import again_text, possible
 from supervisor.views.tui.panels.state_words import rank_state, stall_text
-from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, labelled, row
+from supervisor.views.tui.widgets.paint import EMPTY, Row, Span, TextStyle, fit, labelled, row, wrap
 from supervisor.views.tui.widgets.panel import View
 from supervisor.views.wording.kinds import counter_text
 from supervisor.views.wording.translate import Tr
 
 TIME_CELLS = 10
+SHARE_CELLS = 7
 _NOT_FINITE = (
     "it rarely recovers by itself: look at the data of these steps; a lower learning rate, a longer warm-up or gradient clipping helps, "
     "from a checkpoint before them"
@@ -322,3 +324,26 @@ def sample_text(state: st.RunState) -> str:
     if seen is None or not seen.sample_shape:
         return ""
     return f"{'sequence' if seen.sequence_length else 'sample'} {' × '.join(map(str, seen.sample_shape))}"
+
+
+class TimesPage(Page):
+    """A page that says where the time of a step goes, from what the ranks measured."""
+
+    heading = "step times"
+
+    def rows(self, view: View, width: int) -> Sequence[Row]:
+        """Return the page's rows."""
+        times, tr = view.snapshot.nearby.times, view.tr
+        if times.steps < LEAST_STEPS:
+            text = "too few steps were measured so far: docs/instrumentation.md says what is measured, and when nothing is"
+            return [row(Span(line, TextStyle.DIM)) for line in wrap(tr(text), width, 4)]
+        head = tr(f"{times.steps} steps of {times.each_s:.3g} s on {times.ranks} ranks")
+        rows = [row(Span(head, TextStyle.STRONG))]
+        if not times.found:
+            nothing = tr(f"nothing found that costs {100 * LEAST_SHARE:.0f} % of the time or more")
+            rows.append(row(Span(nothing, TextStyle.PLAIN)))
+        for found in times.found:
+            text = f"{tr(found.text)}{f': {found.setting}' if found.setting else ''}"
+            share = f"{100 * found.share:.0f} %"
+            rows += labelled(share, text, width, most=4, label_cells=SHARE_CELLS)
+        return rows

@@ -94,7 +94,7 @@ def resumed_rows(state: RunState, width: int, tr: Tr) -> list[Row]:
 
 
 # Pages are imported and created when first opened, so that the start does not wait for them.
-PAGES: Final = ("failure", "metrics", "advisories", "processes", "preflight", "settings")
+PAGES: Final = ("failure", "metrics", "advisories", "processes", "preflight", "settings", "times")
 
 
 def new_page(name: str) -> Panel:
@@ -108,5 +108,6 @@ def new_page(name: str) -> Panel:
         run_pages.ProcessesPage,
         run_pages.PreflightPage,
         run_pages.SettingsPage,
+        run_pages.TimesPage,
     )
     return made[PAGES.index(name)](id=name)
