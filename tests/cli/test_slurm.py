@@ -11,7 +11,7 @@ import pytest
 from supervisor.cli import slurm
 from supervisor.cli.in_allocation import placed
 from supervisor.cli.job_inputs import parse_words
-from supervisor.cluster.slurm.script import BadBatch, Batch, batch_script
+from supervisor.cluster.slurm.script import Batch, batch_script
 from supervisor.job.errors import JobError
 from tests.cli.conftest import Call
 from tests.cluster.test_scheduler import BATCH, STEP
@@ -45,11 +45,6 @@ def test_the_script_is_bash_with_what_was_asked_for(tools: Path, call: Call) -> 
     assert "run --no-ui --nproc-per-node 8 train.py --note 'a b' &\n" in text
     assert "module load cuda\n" in text
     assert subprocess.run(["/bin/bash", "-n"], input=text.encode(), check=False).returncode == 0
-
-
-def test_a_bad_value_cannot_add_a_line() -> None:
-    with pytest.raises(BadBatch, match="line break"):
-        batch_script(Batch(("t.py",), partition="gpu\nrm"))
 
 
 def test_submitted_and_refused(tools: Path, call: Call) -> None:
