@@ -27,11 +27,11 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import LockTaken, keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition, SpecChange
 from supervisor.sources import signature_files as engine
 from supervisor.sources.processes import is_alive
 from supervisor.sources.signature_files import default_cache_dir, load_engine
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.disks import fill, small_disk
 from tests.keeper.fakes import SLEEP, facts_of, job_of, plan_of, run_in, verdict_of
 from tests.keeper.runs import (
@@ -103,6 +103,111 @@ def test_a_held_run_is_not_held_for_ever(
     run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS[:2], *decided, held)
     got, state = carry(run, job_of(tmp_path, interactive=True))
     assert (got, outcome(state)) == (code, (how, 1))
+
+
+OVER: dict[DecisionKind, list[tuple[int | None, Outcome, int]]] = {
+    DecisionKind.SUCCEED: [(None, Outcome.SUCCEEDED, 0)],
+    DecisionKind.FAIL: [(None, Outcome.FAILED, 1), (93, Outcome.FAILED, 93), (6, Outcome.LOST, 6)],
+    DecisionKind.GIVE_UP: [(None, Outcome.GAVE_UP, 4), (7, Outcome.GAVE_UP, 7)],
+    DecisionKind.STOP: [(None, Outcome.STOPPED, 5), (7, Outcome.STOPPED, 7)],
+    DecisionKind.REQUEUE: [(75, Outcome.STOPPED, 75)],
+}
+
+
+@pytest.mark.parametrize("kind", OVER, ids=str)
+def test_a_decision_ends_the_run_with_its_code_and_reason(tmp_path: Path, kind: DecisionKind) -> None:
+    for number, (exit_code, how, code) in enumerate(OVER[kind]):
+        decision = Decision(kind, "so it is", exit_code=exit_code)
+        decided = ev.Decided(t=T, attempt=1, decision=decision)
+        run = run_in(tmp_path / str(number), STARTED, INTENDED, RUNS, *WAITS[:2], decided)
+        _, state = carry(run, job_of(tmp_path))
+        assert state.condition == st.Finished(outcome=how, exit_code=code, reason="so it is")
+
+
+def test_a_restart_waits_as_long_as_was_decided_and_a_hold_as_long_as_the_job_says(tmp_path: Path) -> None:
+    for kind in (DecisionKind.RESTART, DecisionKind.HOLD):
+        decision = Decision(kind, "so it is", delay_s=30.0, change=SpecChange(), exit_code=7)
+        decided = ev.Decided(t=T, attempt=1, decision=decision)
+        run = run_in(tmp_path / kind, STARTED, INTENDED, RUNS, *WAITS[:2], decided)
+        keeper = Keeper(run, job_of(tmp_path, interactive=True), env=os.environ)
+        try:
+            keeper._act()
+            match keeper.state.condition:
+                case st.Backoff(until=until, delay_s=delay_s):
+                    assert (kind, delay_s) == (DecisionKind.RESTART, 30.0)
+                    assert until - time.time() == pytest.approx(30.0, abs=5.0)
+                case st.HeldOpen(reason="so it is", until=float(until)):
+                    assert kind is DecisionKind.HOLD
+                    assert until - time.time() == pytest.approx(50.0, abs=5.0)
+                case other:
+                    pytest.fail(f"{other}")
+        finally:
+            keeper.close()
+
+
+def test_a_person_restarts_with_changes_and_need_not_wait(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS)
+    run.control.mkdir()
+    code = "import os, sys; print(sys.argv, os.environ['A'])"
+    args = control.RequestArgs(argv=("-c", code, "--lr", "1"), env={"A": "b"})
+    control.send(run.control, RequestKind.RESTART_WITH, args=args)
+    got, state = carry(run, job_of(tmp_path, sys.executable))
+    assert (got, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
+    first = state.attempts[0]
+    decision, who = not_none(first.decision), first.decided_by
+    assert who not in {"", "policy"}
+    assert (decision.kind, decision.reason) == (DecisionKind.RESTART, f"{who} asked for it")
+    assert run.node().attempt(2).agent_log.read_text() == "['-c', '--lr', '1'] b\n"
+
+
+GONE: dict[str, tuple[list[ev.Event], tuple[Outcome, int, str]]] = {
+    "before the first launch": ([], (Outcome.FAILED, 1, "")),
+    "after the command had ended well": (
+        [ev.AttemptEnded(t=T, attempt=1, exit_code=0)],
+        (Outcome.SUCCEEDED, 0, "the command ended with exit code 0; "),
+    ),
+    "after a stop": (
+        [
+            ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=1.0),
+            ev.AttemptEnded(t=T, attempt=1, exit_code=1),
+        ],
+        (Outcome.STOPPED, 5, "stopped by kim; "),
+    ),
+    "after a stop that nobody asked for": (
+        [
+            ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.HANG, by="policy", grace_s=1.0),
+            ev.AttemptEnded(t=T, attempt=1, exit_code=1),
+        ],
+        (Outcome.FAILED, 1, "the command ended with exit code 1, and why cannot be read: "),
+    ),
+    "after an end that is not known": (
+        [ev.AttemptEnded(t=T, attempt=1, exit_code=None)],
+        (Outcome.LOST, 6, "how the command ended is not known: "),
+    ),
+    "before a restart": (
+        [*WAITS],
+        (Outcome.FAILED, 1, "the command ended with exit code 1, and why cannot be read: "),
+    ),
+}
+
+
+@pytest.mark.parametrize("when", GONE)
+def test_a_run_whose_folder_is_gone_ends_with_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr(loop, "AGAIN_S", 0.0)
+    facts, (how, code, reason) = GONE[when]
+    run = run_in(tmp_path, STARTED, *([INTENDED, RUNS] if facts else []), *facts)
+    keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+    try:
+        run.root.rename(tmp_path / "away")
+        assert keeper.run_to_end() == code
+    finally:
+        keeper.close()
+    where = f"moved to {tmp_path / 'away' / 'nodes' / '0'}"
+    assert keeper.astray == where
+    why = f"{reason}the run directory was {where}"
+    assert keeper.state.condition == st.Finished(outcome=how, exit_code=code, reason=why)
 
 
 def held_run(tmp_path: Path, failure: FailureClass, for_s: float) -> RunPaths:
