@@ -16,8 +16,6 @@ from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import Measure, MemoryTrial
 from supervisor.keeper.monitoring.observations import (
     MAX_LINE_BYTES,
-    Reported,
-    StepSeen,
     from_telemetry,
 )
 from supervisor.keeper.planning.attempt_evidence import trial_of
@@ -184,42 +182,6 @@ def test_steps_show_how_much_a_batch_takes(
 
 
 # -- telemetry -------------------------------------------------------------------------------------------------
-
-
-def observed(**record: Any) -> list[Any]:
-    clock = FakeClock()
-    line = json.dumps({"v": 1, "t_wall": clock.wall(), "t_mono": clock.mono(), **record}).encode()
-    seen = from_telemetry(line, rank=3, clock=clock)
-    return [one.event if isinstance(one, Reported) else one for one in seen]
-
-
-def test_telemetry_as_observations() -> None:
-    (step,) = observed(kind="step", step=5, loss=2.0, memory_cap_bytes=9.0)
-    assert isinstance(step, StepSeen)
-    assert (step.rank, step.values, step.from_telemetry) == (3, {"loss": 2.0, "step": 5.0}, True)
-    phase, *more = observed(kind="phase", phase="stepping", step=0)
-    assert isinstance(phase, ev.PhaseChanged)
-    assert more == []
-    (saved,) = observed(kind="checkpoint_committed", step=5, path="c/5", final=True)
-    assert isinstance(saved, ev.CheckpointCommitted)
-    assert (saved.step, saved.path, saved.final) == (5, "c/5", True)
-    assert observed(kind="checkpoint_committed", step=5) == []
-    assert observed(kind="checkpoint_committed", path="c") == []
-    (warning,) = observed(kind="warning", text="w" * 99)
-    assert isinstance(warning, ev.Advisory)
-    assert (warning.code, warning.text) == ("w" * 40, "w" * 99)
-    assert observed(kind="warning", code="memory_cap", text="x") == []
-    assert observed(kind="warning", code="x") == []
-    assert observed(kind="exit") == []
-    assert observed(kind="phase", phase="dancing") == []
-
-
-def test_what_a_trainer_holds_before_its_first_step() -> None:
-    _, ready = observed(kind="phase", phase="stepping", memory_base_bytes=9.0, resumed_step=4.0)
-    assert isinstance(ready, ev.TrainerReady)
-    assert (ready.resumed_step, ready.memory_base_bytes) == (4, 9)
-    _, fresh = observed(kind="phase", phase="stepping", memory_base_bytes=0.0)
-    assert (fresh.resumed_step, fresh.memory_base_bytes) == (None, 0)
 
 
 def test_a_line_of_telemetry_has_bounds() -> None:
