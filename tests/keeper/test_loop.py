@@ -29,7 +29,7 @@ from supervisor.run.ownership import LockTaken, keeper_is_alive
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition, SpecChange
 from supervisor.sources import signature_files as engine
-from supervisor.sources.processes import is_alive
+from supervisor.sources.processes import is_alive, send_signal
 from supervisor.sources.signature_files import default_cache_dir, load_engine
 from tests.conftest import not_none, wait_until
 from tests.disks import fill, small_disk
@@ -421,6 +421,47 @@ def test_a_keeper_that_leaves_early_leaves_its_child(tmp_path: Path) -> None:
     assert state.keeper_left == "the keeper crashed"
     os.kill(child.pid.pid, signal.SIGKILL)
     assert wait_until(lambda: child.poll() is not None, 5)
+
+
+def test_what_runs_is_looked_into_and_traced_on_request(tmp_path: Path) -> None:
+    """A script's own process is its rank, not a data worker that it started."""
+    run = run_in(tmp_path, STARTED, INTENDED)
+    worker = tmp_path / "worker"
+    code = f"import subprocess; subprocess.Popen(['sleep', '600']); open({str(worker)!r}, 'w'); {SLEEP}"
+    child = child_in(run, code)
+    append(run, journalled(child))
+    assert wait_until(worker.exists, 30)
+    keeper = Keeper(run, job_of(tmp_path, "python3", "train.py"), env=os.environ)
+
+    def done(kind: RequestKind) -> str:
+        asked = control.send(run.control, kind)
+
+        def act() -> bool:
+            keeper._control.look()
+            keeper._act()
+            return asked in keeper.state.answered
+
+        assert wait_until(act, 60)
+        answers = [fact for fact in facts_of(run) if isinstance(fact, ev.RequestDone | ev.RequestRefused)]
+        return answers[-1].reason if isinstance(answers[-1], ev.RequestRefused) else answers[-1].detail
+
+    try:
+        keeper._act()
+        assert done(RequestKind.PROFILE) == ""
+        assert run.node().attempt(1).profile_file.exists()
+        artifact = done(RequestKind.STACKS)
+        (taken,) = (fact for fact in facts_of(run) if isinstance(fact, ev.StacksTaken))
+        assert (taken.attempt, taken.artifact) == (1, artifact)
+        assert f"== rank 0, pid {child.pid.pid}, by " in (run.root / artifact).read_text()
+        assert done(RequestKind.STOP_NOW) == ""
+        keeper._act()
+        assert done(RequestKind.PROFILE) == done(RequestKind.STACKS) == "nothing runs"
+        assert keeper.run_to_end() == 5
+    finally:
+        keeper.close()
+        send_signal(child.pid)
+        assert wait_until(lambda: child.poll() is not None, 10)
+        child.release()
 
 
 ENDS_WITH_0_AND_A_FAILURE = """

@@ -129,8 +129,6 @@ class Health:
                     watch.printed(seen.log, seen.lines, self._mono(seen.t))
             case Sampled():
                 self._sample(seen)
-            case _:
-                pass
 
     def saved(self, checkpoint: ev.CheckpointCommitted) -> None:
         """Count a checkpoint that was found in a folder as progress."""
@@ -258,8 +256,6 @@ class Health:
                 self._say(self._early.checkpoint(tree_bytes(Path(event.path))))
             case ev.EvidenceSeen():
                 self._early.complaint(rank, mono, event.failure, event.text)
-            case _:
-                pass
 
     def _is_progress_of(self, rank: int | None) -> bool:
         """Check whether this rank's phases count for the attempt: those of rank 0 or of the first rank to report any."""
