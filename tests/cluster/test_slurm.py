@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,18 +18,13 @@ RECORD = (
     "ExitCode=1:0 Restarts=2 StdOut=/logs/7.out"
 )
 LINES = {
-    "7 train · PENDING · Priority · expected to start soon · restarts 2": QueuedJob(
-        "7", "PENDING", "Priority", "soon", "1:00", (), "train", "0:0", 2
-    ),
+    "7 train · PENDING · Priority · expected to start soon · restarts 2":
+        QueuedJob("7", "PENDING", "Priority", "soon", "1:00", (), "train", "0:0", 2),
     "7 · PENDING": QueuedJob("7", "PENDING", "None", "N/A", exit_code="0:0"),
-    "7 t · RUNNING · 59:00 left · n1,n2": QueuedJob(
-        "7", "RUNNING", "None", "soon", "59:00", ("n1", "n2"), "t", "0:0"
-    ),
-    "7 · COMPLETED · n1 · exit 0:0": QueuedJob(
-        "7", "COMPLETED", "", "soon", "1:00", ("n1",), exit_code="0:0"
-    ),
+    "7 t · RUNNING · 59:00 left · n1,n2": QueuedJob("7", "RUNNING", "None", "soon", "59:00", ("n1", "n2"), "t", "0:0"),
+    "7 · COMPLETED · n1 · exit 0:0": QueuedJob("7", "COMPLETED", "", "soon", "1:00", ("n1",), exit_code="0:0"),
     "7 · FAILED": QueuedJob("7", "FAILED"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -155,24 +151,10 @@ def test_slurm_that_is_not_there_or_does_not_answer_is_said(
 # -- the batch script --------------------------------------------------------------------------------------
 
 ALL = Batch(
-    words=("train.py", "--note", "a b"),
-    stoker=("/opt/stoker",),
-    name="my job!",
-    nodes=2,
-    gpus=8,
-    cpus=16,
-    mem="64G",
-    time="1-12",
-    partition="gpu",
-    account="lab",
-    array="0-3",
-    exclude=("n3", "n4"),
-    warn_s=60,
-    requeue=False,
-    logs="out",
-    more=("--qos=high", "--exclusive"),
-    setup=("module load cuda",),
-)
+    words=("train.py", "--note", "a b"), stoker=("/opt/stoker",), name="my job!", nodes=2, gpus=8, cpus=16, mem="64G",
+    time="1-12", partition="gpu", account="lab", array="0-3", exclude=("n3", "n4"), warn_s=60, requeue=False, logs="out",
+    more=("--qos=high", "--exclusive"), setup=("module load cuda",),
+)  # fmt: skip
 HEAD = """\
 #!/bin/bash
 #SBATCH --job-name=my-job
@@ -228,30 +210,23 @@ def test_the_script_starts_stoker_on_each_node_and_hands_signals_on() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("batch", "why"),
-    [
-        (replace(ALL, time="soon"), "--time soon: SLURM takes minutes, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"),
-        (replace(ALL, words=()), "nothing to start: after the flags give what follows `stoker run`"),
-        (
-            replace(ALL, mem="64 G"),
-            "--mem '64 G': a space or a line break in it would end the option",
-        ),
-        (
-            replace(ALL, partition="g\n"),
-            r"--partition 'g\n': a space or a line break in it would end the option",
-        ),
-        (replace(ALL, more=("qos",)), "--sbatch 'qos': an option of sbatch is meant, --qos=high"),
-        (replace(ALL, more=("--a=b c",)), "--sbatch '--a=b c': an option of sbatch is meant, --qos=high"),
-        (
-            replace(ALL, setup=("a\nb",)),
-            r"--setup 'a\nb': a line of the shell is meant, without control characters",
-        ),
-    ],
-)
-def test_what_slurm_would_misread_is_refused(batch: Batch, why: str) -> None:
+SPACE = "a space or a line break in it would end the option"
+OPTION = "an option of sbatch is meant, --qos=high"
+MISREAD: list[tuple[dict[str, Any], str]] = [
+    ({"time": "soon"}, "--time soon: SLURM takes minutes, MM:SS, HH:MM:SS or D-HH[:MM[:SS]]"),
+    ({"words": ()}, "nothing to start: after the flags give what follows `stoker run`"),
+    ({"mem": "64 G"}, f"--mem '64 G': {SPACE}"),
+    ({"partition": "g\n"}, rf"--partition 'g\n': {SPACE}"),
+    ({"more": ("qos",)}, f"--sbatch 'qos': {OPTION}"),
+    ({"more": ("--a=b c",)}, f"--sbatch '--a=b c': {OPTION}"),
+    ({"setup": ("a\nb",)}, r"--setup 'a\nb': a line of the shell is meant, without control characters"),
+]
+
+
+@pytest.mark.parametrize(("changes", "why"), MISREAD)
+def test_what_slurm_would_misread_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(BadBatch) as refused:
-        batch_script(batch)
+        batch_script(replace(ALL, **changes))
     assert str(refused.value) == why
 
 

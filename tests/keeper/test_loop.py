@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from supervisor.keeper import loop
 from supervisor.keeper.loop import Keeper
@@ -160,34 +161,24 @@ def test_a_person_restarts_with_changes_and_need_not_wait(tmp_path: Path) -> Non
     assert run.node().attempt(2).agent_log.read_text() == "['-c', '--lr', '1'] b\n"
 
 
+STOPPED = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=1.0)
+NO_CAUSE = "the command ended with exit code 1, and why cannot be read: "
 GONE: dict[str, tuple[list[ev.Event], tuple[Outcome, int, str]]] = {
     "before the first launch": ([], (Outcome.FAILED, 1, "")),
-    "after the command had ended well": (
-        [ev.AttemptEnded(t=T, attempt=1, exit_code=0)],
+    "after it ended well": (
+        [replace_fields(WAITS[0], exit_code=0)],
         (Outcome.SUCCEEDED, 0, "the command ended with exit code 0; "),
     ),
-    "after a stop": (
-        [
-            ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=1.0),
-            ev.AttemptEnded(t=T, attempt=1, exit_code=1),
-        ],
-        (Outcome.STOPPED, 5, "stopped by kim; "),
+    "after a stop": ([STOPPED, WAITS[0]], (Outcome.STOPPED, 5, "stopped by kim; ")),
+    "after a stop by policy": (
+        [replace_fields(STOPPED, why=ev.StopWhy.HANG), WAITS[0]],
+        (Outcome.FAILED, 1, NO_CAUSE),
     ),
-    "after a stop that nobody asked for": (
-        [
-            ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.HANG, by="policy", grace_s=1.0),
-            ev.AttemptEnded(t=T, attempt=1, exit_code=1),
-        ],
-        (Outcome.FAILED, 1, "the command ended with exit code 1, and why cannot be read: "),
-    ),
-    "after an end that is not known": (
-        [ev.AttemptEnded(t=T, attempt=1, exit_code=None)],
+    "after an unknown end": (
+        [replace_fields(WAITS[0], exit_code=None)],
         (Outcome.LOST, 6, "how the command ended is not known: "),
     ),
-    "before a restart": (
-        [*WAITS],
-        (Outcome.FAILED, 1, "the command ended with exit code 1, and why cannot be read: "),
-    ),
+    "before a restart": ([*WAITS], (Outcome.FAILED, 1, NO_CAUSE)),
 }
 
 

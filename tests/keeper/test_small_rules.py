@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.monitoring import collector
@@ -77,32 +78,14 @@ def test_a_machine_without_gpus_is_no_news() -> None:
 
 GPU = GpuDevice(3, "GPU-a", "H100", 80 << 30)
 GPU_READING = GpuSample(
-    t=1.0,
-    device=GPU,
-    util_ratio=0.5,
-    memory_util_ratio=0.25,
-    memory_used_bytes=1 << 30,
-    memory_total_bytes=80 << 30,
-    temperature_celsius=61.0,
-    power_watts=300.0,
-    power_limit_watts=700.0,
-    sm_clock_hz=1.98e9,
-    throttle=(),
-    ecc_uncorrected=2,
-)
+    t=1.0, device=GPU, util_ratio=0.5, memory_util_ratio=0.25, memory_used_bytes=1 << 30, memory_total_bytes=80 << 30,
+    temperature_celsius=61.0, power_watts=300.0, power_limit_watts=700.0, sm_clock_hz=1.98e9, throttle=(), ecc_uncorrected=2,
+)  # fmt: skip
 GPU_VALUES: dict[str, float | None] = {
-    "util_ratio": 0.5,
-    "memory_util_ratio": 0.25,
-    "memory_used_bytes": 1 << 30,
-    "memory_total_bytes": 80 << 30,
-    "temperature_c": 61.0,
-    "power_w": 300.0,
-    "power_limit_w": 700.0,
-    "sm_clock_mhz": 1980.0,
-    "throttle": 0,
-    "ecc_uncorrected": 2,
-    "lost": 0.0,
-}
+    "util_ratio": 0.5, "memory_util_ratio": 0.25, "memory_used_bytes": 1 << 30, "memory_total_bytes": 80 << 30,
+    "temperature_c": 61.0, "power_w": 300.0, "power_limit_w": 700.0, "sm_clock_mhz": 1980.0, "throttle": 0,
+    "ecc_uncorrected": 2, "lost": 0.0,
+}  # fmt: skip
 
 
 def test_a_gpu_is_named_once_and_who_shares_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,49 +115,29 @@ def test_the_machine_is_sampled_with_its_disk_its_shared_memory_and_its_limits()
              "disk_free_bytes", "cgroup_used_bytes", "cgroup_limit_bytes", "cgroup_oom_kills")  # fmt: skip
     assert machine_values(HostSample(t=1.0)) == dict.fromkeys(names)
     full = HostSample(
-        t=1.0,
-        cpu_ratio=0.5,
-        load_1m=3.0,
-        memory_used_bytes=4,
-        memory_total_bytes=8,
-        cgroup=CgroupMemory(2, used_bytes=1, limit_bytes=2, oom_kills=3),
-        disks=(DiskFill("/dev/shm", 10, 9), DiskFill("/runs", 10, 5)),
-        links=(LinkRate("eth0", 7.0, 9.0),),
-    )
+        t=1.0, cpu_ratio=0.5, load_1m=3.0, memory_used_bytes=4, memory_total_bytes=8, links=(LinkRate("eth0", 7.0, 9.0),),
+        cgroup=CgroupMemory(2, used_bytes=1, limit_bytes=2, oom_kills=3), disks=(DiskFill("/dev/shm", 10, 9), DiskFill("/runs", 10, 5)),
+    )  # fmt: skip
     values = dict(zip(names, (0.5, 4, 8, 3.0, 1 - 9 / 10, 0.5, 5, 1, 2, 3), strict=True))
     assert machine_values(full) == {**values, "net_rx_bytes_per_s.eth0": 7.0, "net_tx_bytes_per_s.eth0": 9.0}
 
 
 T = FakeClock().wall() - 1.0
+STEPPING, EVALUATING = (
+    ev.PhaseChanged(t=T, attempt=0, phase=each) for each in (Phase.STEPPING, Phase.EVALUATING)
+)
+READY = ev.TrainerReady(t=T, attempt=0, memory_base_bytes=64)
+SAVED = ev.CheckpointCommitted(t=T, attempt=0, step=4, path="/c/4", final=True)
 WIRE: list[tuple[dict[str, object], list[Observation]]] = [
-    (
-        {"kind": "step", "step": 7, "loss": 1.5, "memory_cap_bytes": 9, "memory_limit_bytes": 9},
-        [StepSeen(T, 2, {"loss": 1.5, "step": 7.0}, from_telemetry=True)],
-    ),
+    ({"kind": "step", "step": 7, "loss": 1.5, "memory_cap_bytes": 9, "memory_limit_bytes": 9},
+     [StepSeen(T, 2, {"loss": 1.5, "step": 7.0}, from_telemetry=True)]),
     ({"kind": "step", "loss": 1.5}, [StepSeen(T, 2, {"loss": 1.5}, from_telemetry=True)]),
-    (
-        {"kind": "phase", "phase": "evaluating", "step": 4},
-        [Reported(ev.PhaseChanged(t=T, attempt=0, phase=Phase.EVALUATING, step=4), 2)],
-    ),
-    (
-        {"kind": "phase", "phase": "stepping", "memory_base_bytes": 64, "resumed_step": 12},
-        [
-            Reported(ev.PhaseChanged(t=T, attempt=0, phase=Phase.STEPPING), 2),
-            Reported(ev.TrainerReady(t=T, attempt=0, resumed_step=12, memory_base_bytes=64), 2),
-        ],
-    ),
-    (
-        {"kind": "phase", "phase": "stepping", "memory_base_bytes": 64},
-        [
-            Reported(ev.PhaseChanged(t=T, attempt=0, phase=Phase.STEPPING), 2),
-            Reported(ev.TrainerReady(t=T, attempt=0, memory_base_bytes=64), 2),
-        ],
-    ),
+    ({"kind": "phase", "phase": "evaluating", "step": 4}, [Reported(replace_fields(EVALUATING, step=4), 2)]),
+    ({"kind": "phase", "phase": "stepping", "memory_base_bytes": 64, "resumed_step": 12},
+     [Reported(STEPPING, 2), Reported(replace_fields(READY, resumed_step=12), 2)]),
+    ({"kind": "phase", "phase": "stepping", "memory_base_bytes": 64}, [Reported(STEPPING, 2), Reported(READY, 2)]),
     ({"kind": "phase", "phase": "dreaming"}, []),
-    (
-        {"kind": "checkpoint_committed", "step": 4, "path": "/c/4", "final": True},
-        [Reported(ev.CheckpointCommitted(t=T, attempt=0, step=4, path="/c/4", final=True), 2)],
-    ),
+    ({"kind": "checkpoint_committed", "step": 4, "path": "/c/4", "final": True}, [Reported(SAVED, 2)]),
     ({"kind": "checkpoint_committed", "step": 4}, []),
     ({"kind": "checkpoint_committed", "path": "/c/4"}, []),
     ({"kind": "warning", "code": "slow", "text": "it is slow"}, [advice(T, "slow", "it is slow", 2)]),
@@ -182,7 +145,7 @@ WIRE: list[tuple[dict[str, object], list[Observation]]] = [
     ({"kind": "warning", "code": "memory_cap", "text": "capped"}, []),
     ({"kind": "warning", "code": "slow"}, []),
     ({"kind": "exit", "step": 9, "reason": "done"}, []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("record", "seen"), WIRE)

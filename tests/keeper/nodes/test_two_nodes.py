@@ -81,28 +81,14 @@ def test_both_nodes_run_one_attempt_and_end_alike(tmp_path: Path) -> None:
         over = not_none(read_order(one.run.node()))
         view, reason = one.state().attempts[0], reason_of(one)
         assert over == Order(
-            seq=over.seq,
-            leader=over.leader,
-            want=Want.OVER,
-            attempt=1,
-            verdict=view.verdict,
-            decision=view.decision,
-            outcome=Outcome.SUCCEEDED,
-            exit_code=0,
-            reason=reason,
-        )
+            seq=over.seq, leader=over.leader, want=Want.OVER, attempt=1, verdict=view.verdict, decision=view.decision,
+            outcome=Outcome.SUCCEEDED, exit_code=0, reason=reason,
+        )  # fmt: skip
         assert reason_of(one, 1) == reason
         report = not_none(read_report(one.run.node(1)))
         assert report == nd.Report(
-            node=1,
-            session=report.session,
-            host=host,
-            nnodes=2,
-            phase=nd.NodePhase.LEFT,
-            seq=over.seq,
-            attempt=1,
-            exit_code=0,
-        )
+            node=1, session=report.session, host=host, nnodes=2, phase=nd.NodePhase.LEFT, seq=over.seq, attempt=1, exit_code=0
+        )  # fmt: skip
         watches_hangs = [one.keepers[node].context.record.job.hang.enabled for node in (0, 1)]
         assert watches_hangs == [True, False], "node 0 alone counts rank 0's steps"
 
