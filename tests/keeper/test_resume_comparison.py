@@ -107,6 +107,16 @@ def test_it_is_said_once_after_the_steps_trained_twice_and_twenty_more(resumed: 
     )
 
 
+def test_the_log_is_read_once_a_second_and_at_the_end_at_once(resumed: Resumed) -> None:
+    assert resumed.trains(part(AFTER, 101, 130)) == []
+    resumed.write(2, part(AFTER, 131, 150))
+    resumed.comparison.look(resumed.ledger.state)
+    assert resumed.said() == []
+    resumed.comparison.look(resumed.ledger.state, final=True)
+    (said,) = resumed.said()
+    assert (said.result, said.t) == (Sameness.SAME, resumed.clock.wall())
+
+
 def test_the_bar_that_jumps_to_the_step_it_resumes_from_is_no_step_0(resumed: Resumed) -> None:
     """tqdm draws 0/150 before transformers' Trainer skips to step 101."""
     resumed.series.append(METRICS, 5.0, JOB_KEY, 2, {"step": 0.0, "total_steps": 150.0})
