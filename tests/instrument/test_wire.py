@@ -133,11 +133,9 @@ DUMPS = """
 import os, signal, subprocess, sys, threading
 def waits(): go.wait()
 go = threading.Event(); other = threading.Thread(target=waits); other.start()
-ours = signal.SIG_DFL
 signal.raise_signal(signal.SIGUSR2)
 go.set(); other.join()
 print(os.getpid())
-ask = "import signal; print(signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL)"
 subprocess.run([sys.executable, "-c", "import faulthandler, signal; print(faulthandler.unregister(signal.SIGUSR2))"])
 """
 

@@ -72,7 +72,7 @@ def test_measurements_without_which_it_gets_further_are_blamed_once_and_left_out
         t=T, attempt=2, code="instrument_off", text=text + (later if writable else failed)
     )
     assert unmeasured_since(record.job, made.env) == (T if writable else None)
-    (recovered, *_) = made.told(ev.Recovered)
+    (recovered,) = made.told(ev.Recovered)
     assert recovered == ev.Recovered(t=T, attempt=2, after=1, total_s=12.5)
     made.ledger.close()
 
