@@ -203,9 +203,10 @@ def test_a_named_port_and_the_disk_must_be_shown(tmp_path: Path) -> None:
     with socket.create_server(("0.0.0.0", 0)) as server:
         named = JobSpec("job", EntryKind.SCRIPT, "train.py", master_port=server.getsockname()[1])
         taken = not_none(preconditions.missing((Precondition.PORT,), named, st.RunState(), node, {}))
-        holder = f"port {named.master_port} is still held by python"
+        holder = f"port {named.master_port} is still held by "
         assert (taken.precondition, taken.fatal) == (Precondition.PORT, True)
         assert taken.text.startswith(holder)
+        assert "somebody" not in taken.text
     both = (Precondition.PORT, Precondition.DISK)
     assert preconditions.missing(both, named, st.RunState(), node, {}) is None
     assert preconditions.missing(both, JOB, st.RunState(), node, {}) is None
