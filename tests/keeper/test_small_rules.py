@@ -21,6 +21,7 @@ from supervisor.keeper.monitoring.observations import (
     StepSeen,
     advice,
     from_telemetry,
+    is_telemetry,
 )
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
@@ -169,3 +170,15 @@ def test_what_the_keeper_takes_stands_with_the_machine_and_is_no_rank(
     assert told[0].values["stoker_rss_bytes"] == 48 << 20
     assert own_values(None) == own_values(replace(own, alive=False)) == {}
     assert own_values(replace(own, cpu_ratio=None))["stoker_cpu_ratio"] is None
+
+
+def test_what_shows_that_a_trainer_sends_telemetry() -> None:
+    """Such a trainer is asked to stop through its file first."""
+    step = StepSeen(T, 2, {"step": 1.0}, from_telemetry=True)
+    others: list[Observation] = [
+        replace(step, from_telemetry=False),
+        advice(T, "slow", "it is slow"),
+        Sampled(T, "gpu", "0", {}),
+    ]
+    shown = map(is_telemetry, [step, Reported(STEPPING, 2), Reported(SAVED, 2), *others])
+    assert list(shown) == [True] * 3 + [False] * 3
