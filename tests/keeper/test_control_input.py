@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from supervisor.keeper.base.background import BackgroundTask
@@ -157,6 +158,19 @@ def test_a_request_for_the_first_attempt_of_a_run_without_one_is_stale(tmp_path:
     assert came_of(tmp_path / "2", RequestKind.STOP, st.RunState(), if_attempt=0) == "end_stopped"
     empty = control.RequestArgs(text="")
     assert came_of(tmp_path / "3", RequestKind.NOTE, st.RunState(), args=empty) == "a note without text"
+
+
+def test_what_waited_while_a_run_was_over_is_refused_once_it_is_continued(tmp_path: Path) -> None:
+    seen, actor, clock, run = input_of(tmp_path, state_in(CONDITIONS["finished"]))
+    stop, answered = (control.send(run.control, RequestKind.STOP) for _ in range(2))
+    (run.control / "half.json").write_text("{")
+    actor.state = msgspec.structs.replace(actor.state, answered={answered: "done"})
+    seen.refuse_waiting("asked before")
+    (refused,) = (fact for fact in actor.facts if isinstance(fact, ev.RequestRefused))
+    told = (refused.t, refused.request_id, refused.request, refused.reason)
+    assert told == (clock.wall(), stop, RequestKind.STOP, "asked before")
+    assert [path.name for path in run.control.iterdir()] == ["half.json"], "that is refused as it is read"
+    assert actor.told == []
 
 
 def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs(tmp_path: Path) -> None:
