@@ -19,11 +19,12 @@ from supervisor.job.batch import BatchSpec, candidates
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.keeper.fit_batch import next_probe
 from supervisor.keeper.planning import readiness as preconditions
-from supervisor.keeper.planning.readiness import Missing, ReadinessCheck, RendezvousWatch
+from supervisor.keeper.planning.readiness import Missing, ReadinessCheck, RendezvousWatch, rendezvous_of
 from supervisor.preflight.meeting import why_not
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import replay
+from supervisor.run.node_files import Launch, Order, Want
 from supervisor.run.paths import NodePaths
 from supervisor.run.records import Decision, DecisionKind, Precondition, SpecChange
 from supervisor.run.series import GPU, SeriesWriter
@@ -266,6 +267,16 @@ def test_a_rendezvous_that_refuses_twice_is_told_of_once() -> None:
     assert isinstance(advice, ev.Advisory)
     assert (advice.attempt, advice.code, advice.text) == (4, "rendezvous_4_refused", text)
     assert len(look_for(60.0, later)) == 1
+
+
+def test_the_rendezvous_is_where_node_0_listens() -> None:
+    job = replace(JOB, nnodes="2", master_addr="a")
+    order = Order(seq=1, leader="", want=Want.RUN, attempt=1, launch=Launch(nodes=(0, 1), master_port=7))
+    assert [rendezvous_of(job, each) for each in (None, order)] == [("a", 29_500), ("a", 7)]
+    assert rendezvous_of(replace(job, master_port=8), None) == ("a", 8)
+    named = (replace(job, torchrun_flags=(f"--rdzv-endpoint={where}",)) for where in ("b", "b:9", "b:x"))
+    assert [rendezvous_of(each, order) for each in named] == [("b", 29_400), ("b", 9), ("b", 29_400)]
+    assert rendezvous_of(JOB, None) is None
 
 
 @given(per_rank=st_.integers(1, 5000), limit=st_.integers(0, 6000))
