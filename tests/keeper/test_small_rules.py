@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace as replace_fields
 
+from supervisor import __version__
+from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import Background, within
+from supervisor.keeper.base.ledger import Ledger, RunContext, opening, world_size_of
 from supervisor.keeper.monitoring import collector
 from supervisor.keeper.monitoring.collector import Sensors, gpu_values, machine_values, own_values
 from supervisor.keeper.monitoring.observations import (
@@ -25,11 +30,13 @@ from supervisor.keeper.monitoring.observations import (
 )
 from supervisor.run import events as ev
 from supervisor.run.events import Phase
+from supervisor.run.paths import RunPaths
+from supervisor.run.records import Finding, FindingLevel
 from supervisor.sources.gpu import GpuDevice, GpuNote, GpuNoteCode, GpuProcess, GpuSample
 from supervisor.sources.kernel_memory import CgroupMemory
 from supervisor.sources.machine import DiskFill, HostSample, LinkRate, ProcessSample
-from supervisor.sources.processes import ProcessId
-from tests.keeper.fakes import FakeClock
+from supervisor.sources.processes import ProcessId, boot_id
+from tests.keeper.fakes import BATCH, FakeClock, job_of
 
 
 def test_work_in_the_background_is_fetched_once() -> None:
@@ -182,3 +189,50 @@ def test_what_shows_that_a_trainer_sends_telemetry() -> None:
     ]
     shown = map(is_telemetry, [step, Reported(STEPPING, 2), Reported(SAVED, 2), *others])
     assert list(shown) == [True] * 3 + [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks"),
+    [
+        ({"batch": BATCH, "nproc_per_node": 8}, 2),
+        ({"batch": replace(BATCH, ranks_known=False), "world_size": 6}, 6),
+        ({"nproc_per_node": 8, "nnodes": "2"}, 16),
+        ({"nproc_per_node": 8, "nnodes": "2:4"}, 8),
+        ({"entry_kind": EntryKind.COMMAND, "entry": "bash"}, None),
+        ({"entry_kind": EntryKind.COMMAND, "entry": "python3"}, 1),
+    ],
+)
+def test_how_many_ranks_a_job_has(tmp_path: Path, changes: dict[str, Any], ranks: int | None) -> None:
+    assert world_size_of(job_of(tmp_path, **{"entry_kind": EntryKind.SCRIPT, **changes}).job) == ranks
+
+
+def test_a_keepers_first_events_say_who_runs_what(tmp_path: Path) -> None:
+    record, run = (
+        job_of(tmp_path, interactive=True, total_steps=9, world_size=6),
+        RunPaths(tmp_path / "run-1"),
+    )
+    me, finding = ProcessId(7, 1.5), Finding(FindingLevel.WARNING, "gpu", "hot", "cool it")
+    env = {"SLURM_JOB_ID": "77"}
+
+    def told(*findings: Finding, by: str = "") -> list[ev.Event]:
+        ledger = Ledger(run.node())
+        try:
+            context = RunContext(run, run.node(), record, env, FakeClock(), ledger)
+            facts = list(opening(context, me, findings, continued_by=by))
+            for fact in facts:
+                ledger.emit(fact)
+            return facts
+        finally:
+            ledger.close()
+
+    run.node().root.mkdir(parents=True)
+    t = FakeClock().wall()
+    began = ev.RunStarted(
+        t=t, run_id="run-1", name="job", mode="launched", host="box", total_steps=9, world_size=6
+    )
+    keeper = ev.KeeperStarted(
+        t=t, pid=7, start_time=1.5, boot_id=boot_id(), slurm_job="77", version=__version__, interactive=True
+    )
+    assert told(finding) == [began, keeper, ev.PreflightFound(t=t, finding=finding)]
+    adopted = replace_fields(keeper, adopted=True, host=socket.gethostname(), continued_by="kim")
+    assert told(by="kim") == [adopted]
