@@ -239,6 +239,8 @@ def test_nothing_was_started_where_there_is_no_pid_and_half_files_are_none(tmp_p
 )
 def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
+    known = not_none(adopt(child.paths, str(tmp_path)))
+    assert (known.pid, known.launcher) == (child.pid, child.launcher)
     record = json.loads((child.paths.root / "pid").read_bytes())
     (child.paths.root / "pid").write_text(json.dumps({**record, "boot_id": "another"}), encoding="utf-8")
     found = not_none(adopt(child.paths, str(tmp_path)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from supervisor.keeper.base import control_input
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Refused
 from supervisor.keeper.planning.launch_plans import BadChange
@@ -158,6 +160,24 @@ def test_a_request_for_the_first_attempt_of_a_run_without_one_is_stale(tmp_path:
     assert came_of(tmp_path / "2", RequestKind.STOP, st.RunState(), if_attempt=0) == "end_stopped"
     empty = control.RequestArgs(text="")
     assert came_of(tmp_path / "3", RequestKind.NOTE, st.RunState(), args=empty) == "a note without text"
+
+
+def test_what_is_not_done_as_the_keeper_leaves_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_input, "LAST_ANSWER_S", 0.01)
+    seen, actor, _, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
+    go = threading.Event()
+    actor.task = BackgroundTask("t", lambda: go.wait(30), str)
+    control.send(run.control, RequestKind.STACKS)
+    seen.look()
+    assert actor.facts == []
+    seen.close()
+    reasons = [fact.reason for fact in actor.facts if isinstance(fact, ev.RequestRefused)]
+    assert reasons == ["the supervisor process left before it was done"]
+    assert list(run.control.iterdir()) == []
+    go.set()
+    actor.task.close(30.0)
 
 
 def test_what_waited_while_a_run_was_over_is_refused_once_it_is_continued(tmp_path: Path) -> None:
