@@ -187,10 +187,17 @@ def test_what_waited_while_a_run_was_over_is_refused_once_it_is_continued(tmp_pa
     actor.state = msgspec.structs.replace(actor.state, answered={answered: "done"})
     seen.refuse_waiting("asked before")
     (refused,) = (fact for fact in actor.facts if isinstance(fact, ev.RequestRefused))
+    assert refused.by
     told = (refused.t, refused.request_id, refused.request, refused.reason)
     assert told == (clock.wall(), stop, RequestKind.STOP, "asked before")
     assert [path.name for path in run.control.iterdir()] == ["half.json"], "that is refused as it is read"
-    assert actor.told == []
+    control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text=600 * "x"))
+    seen.look()
+    (note,) = (fact for fact in actor.facts if isinstance(fact, ev.NoteAdded))
+    assert note == ev.NoteAdded(t=clock.wall(), text=500 * "x", by=refused.by)
+    half = next(fact for fact in actor.facts if getattr(fact, "request_id", "") == "half")
+    assert isinstance(half, ev.RequestRefused)
+    assert (half.request, half.by, actor.told, list(run.control.iterdir())) == ("?", "?", [], [])
 
 
 def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs(tmp_path: Path) -> None:
