@@ -167,8 +167,8 @@ def mutations(path: Path) -> Iterator[Mutation]:
 def _silent(tree: ast.Module) -> Iterator[int]:
     """Nodes that no behaviour hangs on, and all below them: annotations, docstrings, f-strings, logging, assertions.
 
-    `strict` of a zip is an assertion; how much a cache holds, and `slots`, cost memory and time alone; `frozen` is held by the
-    type checker. No behaviour hangs on ``return False`` as None: callers ask for its truth, which the mutation of the bool itself
+    `strict` of a zip is an assertion; how much a cache holds, and `slots`, cost memory and time alone; `frozen`, `kw_only` and
+    `assert_never` are held by the type checker. No behaviour hangs on ``return False`` as None: callers ask for its truth, which the mutation of the bool itself
     turns around. Names of threads are for a debugger, and what an AssertionError says is for who broke the code.
     """
     for node in ast.walk(tree):
@@ -185,6 +185,8 @@ def _silent(tree: ast.Module) -> Iterator[int]:
                 parts = [node]
             case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Assert():
                 parts = [node]
+            case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+                parts = [node]
             case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("__") or name == "log":
                 parts = [node]
             case ast.Call(func=ast.Name(id="TypeVar" | "cast" | "NewType" | "AssertionError")):
@@ -195,7 +197,7 @@ def _silent(tree: ast.Module) -> Iterator[int]:
                 parts = [node.args[0]]
             case ast.Call(func=ast.Attribute(attr="Thread"), keywords=keywords):
                 parts = [each.value for each in keywords if each.arg == "name"]
-            case ast.Call(func=ast.Name(id="lru_cache")) | ast.keyword(arg="slots" | "frozen"):
+            case ast.Call(func=ast.Name(id="lru_cache")) | ast.keyword(arg="slots" | "frozen" | "kw_only"):
                 parts = [node]
         for part in parts:
             if part is not None:

@@ -22,7 +22,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "runs": ("runs", "list runs; --scaling: compare runs with different numbers of ranks"),
     "gc": ("gc", "delete old runs, after a list and a question"),
     "diagnose": ("diagnose", "explain why a log or a run failed"),
-    "batch": ("batch", "print the indices of the batch that a run failed on"),
+    "batch": ("failed_batch", "print the indices of the batch that a run failed on"),
     "why-slow": ("why_slow", "say where the time of a step goes: data, saves, a slow rank, …"),
     "troubleshoot": ("troubleshoot", "explain a symptom: its cause, what stoker does, what you can do"),
     "metrics": ("metrics", "print the metrics found in a log"),

@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from supervisor.job.config.script_settings import is_plain_python
 from supervisor.job.launch.oom_plan import RESUME_KNOB, missing_words, oom_notice
 from supervisor.job.spec import EntryKind
 from supervisor.keeper.base.background import BackgroundTask
@@ -418,8 +419,9 @@ class AttemptMonitor:
             for rank in [view.ranks.get(local)]
         }
         if not known and job.entry_kind is EntryKind.COMMAND:
-            # A plain `python train.py`: its own process, or the innermost process that a wrapper started.
-            known = dict(enumerate(live.child.tree()[:1]))
+            # The process of a plain `python train.py`, whose children are data workers, or the first below a wrapper.
+            below = [] if is_plain_python(job) else live.child.tree()
+            known = dict(enumerate([*below, *live.alive()][:1]))
         if not known:
             return None
         return Targets(

@@ -26,28 +26,38 @@ STEP = {
 
 
 def test_a_task_of_srun_knows_its_place() -> None:
-    place = scheduler_of(STEP).place
-    assert place is not None
-    assert (place.node_rank, place.nodes, place.master, place.name) == (1, 2, "n1", "n2")
-    assert (place.tasks_here, place.started_on_each) == (1, True)
-    assert place.why == "node 1 of 2 in step 0 of SLURM job 4711"
+    slurm = scheduler_of(STEP)
+    why = "node 1 of 2 in step 0 of SLURM job 4711"
+    assert slurm.place == Place(1, 2, ("n1", "n2"), 1, started_on_each=True, step="0", why=why)
+    assert (slurm.place.master, slurm.place.name) == ("n1", "n2")
+    warning = "this is a SLURM job: its step's end kills a detached keeper; use --no-ui in the batch script"
+    assert (slurm.name, slurm.job, slurm.detach_warning) == ("SLURM", "4711", warning)
+    assert (slurm.final_code, slurm.starts, slurm.time_left_s(0.0)) == (93, 0, None)
 
 
 def test_the_batch_script_and_a_shell_run_once() -> None:
-    place = scheduler_of(BATCH).place
+    once = Place(0, 2, ("n1", "n2"), why="SLURM job 4711, once for its 2 nodes")
+    assert scheduler_of(BATCH).place == once
+    assert scheduler_of({**BATCH, "SLURM_NODEID": "1", "SLURM_NTASKS": "8"}).place == once
+    lacking = {"SLURM_JOB_ID": "4711", "SLURM_NNODES": "2(x3)"}
+    assert scheduler_of(lacking).place == Place(0, 2, why="SLURM job 4711, once for its 2 nodes")
+    lists = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_STEP_ID": "2"}
+    place = scheduler_of(lists).place
     assert place is not None
-    assert (place.node_rank, place.nodes, place.started_on_each, place.tasks_here) == (0, 2, False, 1)
+    assert (place.nodes, place.node_rank, place.tasks_here, place.step) == (3, 0, 1, "2")
 
 
 def test_several_tasks_on_a_node_and_a_step_on_a_part_of_the_job() -> None:
-    tasks = scheduler_of({**STEP, "SLURM_STEP_NUM_TASKS": "8"}).place
-    assert tasks is not None
-    assert tasks.tasks_here == 4
+    for tasks, here in (("8", 4), ("3", 2), ("2", 1)):
+        place = scheduler_of({**STEP, "SLURM_STEP_NUM_TASKS": tasks, "SLURM_NTASKS": "9"}).place
+        assert place is not None
+        assert place.tasks_here == here
     part = scheduler_of(
         {**STEP, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n2", "SLURM_NODEID": "0"}
     )
     assert part.place is not None
     assert (part.place.nodes, part.place.master) == (1, "n2")
+    assert Place(2, 3, ("n1", "n2")).name is None
 
 
 def test_what_is_no_number_is_not_believed() -> None:
@@ -86,7 +96,7 @@ def test_what_slurm_says_of_a_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, code: int, said: str, state: str
 ) -> None:
     squeue = tmp_path / "squeue"
-    squeue.write_text(f"#!/bin/sh\necho '{said}'\nexit {code}\n")
+    squeue.write_text(f"#!/bin/sh\n[ \"$*\" = '-h -j {job} -o %T' ] && echo '{said}'\nexit {code}\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert scheduler_asked(job) == state
@@ -97,7 +107,7 @@ def test_what_slurm_says_of_a_job(
 
 def test_why_slurm_is_ending_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho TimeLimit\n")
+    squeue.write_text('#!/bin/sh\n[ "$*" = "-h -j 77 -o %r" ] && echo TimeLimit\n')
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert scheduler_of(BATCH).end_of("77") == "TIMEOUT"
+    assert (scheduler_of(BATCH).end_of("77"), scheduler_of(BATCH).end_of("78")) == ("TIMEOUT", "")

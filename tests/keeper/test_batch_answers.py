@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from supervisor.job.batch import BatchSpec
 from supervisor.job.knobs.measured_knobs import MeasuredSettings, OpenAnswer
 from supervisor.job.spec import IN_CODE, EntryKind, KnobScope, Unread
+from supervisor.keeper.base.control_input import Refused
+from supervisor.keeper.loop import Keeper
 from supervisor.keeper.planning.decisions import next_answer
 from supervisor.run import events as ev
+from supervisor.run import state as st
 from supervisor.run.answers import AnswerLine, batch_question, keep_answers, recalled, remember_answer
 from supervisor.run.fold import replay
 from supervisor.run.runfile import RunFile
 from supervisor.run.state import RunState
-from tests.conftest import not_none
-from tests.keeper.fakes import job_of
+from supervisor.sources.processes import send_signal
+from tests.conftest import not_none, wait_until
+from tests.keeper.fakes import SLEEP, facts_of, job_of, run_in
+from tests.keeper.runs import INTENDED, STARTED, append, child_in, journalled
 
 NAMES = ("--batch_size", "--mini_batch_size")
 
@@ -147,3 +154,51 @@ def test_another_answer_for_the_batch_takes_back_what_the_one_before_counts(tmp_
     facts: list[ev.Event] = [ev.BatchAnswered(t=3.0, question=one, value="x") for one in asked.values()]
     facts.append(ev.BatchAnswered(t=4.0, question=question, value="--batch_size"))
     assert set(state_of(seen, *facts).answers) == {Unread.ACCUMULATION, Unread.MICRO}
+
+
+def test_what_a_lack_of_memory_would_lead_to_is_told_while_it_trains_and_again_once_it_was_answered(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    record = record_of(tmp_path)
+    record = msgspec.structs.replace(
+        record, settings=msgspec.structs.replace(record.settings, interactive=True)
+    )
+    run = run_in(tmp_path, STARTED, INTENDED)
+    child = child_in(run, SLEEP)
+    append(run, journalled(child))
+    keeper = Keeper(run, record, env={**os.environ, **env})
+
+    def told() -> list[tuple[str, str]]:
+        for _ in range(3):
+            keeper._act()
+        return [(one.code, one.text) for one in keeper.state.advisories]
+
+    try:
+        assert told() == []
+        with pytest.raises(Refused, match="there is no open question"):
+            keeper.answer("--batch_size", "kim")
+        keeper.emit(measured(tmp_path, why="measured: batches"))
+        ends = "out of memory would wait for you: one of two"
+        first = (
+            f"{ev.ON_OOM}ends",
+            f"{ends}; --batch-knob NAME --accumulation-knob NAME --resume-knob FLAG=PATH",
+        )
+        assert told() == [first]
+        question = not_none(keeper.state.open_question)
+        (asked,) = (fact for fact in facts_of(run) if isinstance(fact, ev.BatchAsked))
+        assert (asked.attempt, asked.question) == (1, question)
+        with pytest.raises(Refused, match="that is no answer to what is asked"):
+            keeper.answer("--heads", "kim")
+        keeper.answer("--batch_size", "kim")
+        (answered,) = (fact for fact in facts_of(run) if isinstance(fact, ev.BatchAnswered))
+        assert (answered.value, answered.by, answered.batch) == ("--batch_size", "kim", BatchSpec(8, 1, 2))
+        assert not_none(recalled(question, {**os.environ, **env})).value == "--batch_size"
+        resumes = "how the script resumes is not known; --resume-knob FLAG=PATH"
+        later = (f"{ev.ON_OOM}ends", f"out of memory would wait for you after its first step: {resumes}")
+        assert told() == [first, later]
+        assert isinstance(keeper.state.condition, st.Running), "the answer is for a failure that may come"
+    finally:
+        keeper.close()
+        send_signal(child.pid)
+        assert wait_until(lambda: child.poll() is not None, 10)
+        child.release()

@@ -152,17 +152,29 @@ def test_under_slurm_the_command_ignores_usr1(tmp_path: Path, job: dict[str, str
     "a command that cannot be executed, a deleted working folder",
     "one line",
 )
-@pytest.mark.parametrize("argv", [("no-such-program",), ("/",), ("true", "a\0b")])
-def test_a_program_that_cannot_be_started_is_one_line(tmp_path: Path, argv: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (("no-such-program",), "no-such-program: No such file or directory"),
+        (("/",), "/: Permission denied"),
+        (("true", "a\0b"), "cannot start true: embedded null byte"),
+    ],
+)
+def test_a_program_that_cannot_be_started_is_one_line(
+    tmp_path: Path, argv: tuple[str, ...], why: str
+) -> None:
     with pytest.raises(SpawnError) as raised:
         start(tmp_path, *argv)
-    assert argv[0] in str(raised.value)
-    assert "\n" not in str(raised.value)
-    with pytest.raises(SpawnError):
+    failed = raised.value
+    assert (str(failed), failed.disk_full, failed.killed) == (why, False, False)
+    with pytest.raises(SpawnError) as raised:
         spawn(plan_of(("true",), tmp_path / "gone"), AttemptPaths(tmp_path / "2"), os.environ)
+    assert str(raised.value) == f"cannot start true: {tmp_path / 'gone'}: No such file or directory"
     if len(argv) == 1:  # The keeper that starts it may die before it learns that: the next one does.
         left = not_none(adopt(AttemptPaths(tmp_path / "1"), str(tmp_path)))
-        assert ended(left) == 127
+        status = not_none(left.poll())
+        assert (status.exit_code, status.error) == (127, why)
+        assert not_none(status.t) == pytest.approx(time.time(), abs=60)
 
 
 @pytest.mark.fault(
@@ -227,6 +239,8 @@ def test_nothing_was_started_where_there_is_no_pid_and_half_files_are_none(tmp_p
 )
 def test_a_pid_of_another_boot_is_nobodys(tmp_path: Path) -> None:
     child = start(tmp_path, sys.executable, "-c", SLEEP)
+    known = not_none(adopt(child.paths, str(tmp_path)))
+    assert (known.pid, known.launcher) == (child.pid, child.launcher)
     record = json.loads((child.paths.root / "pid").read_bytes())
     (child.paths.root / "pid").write_text(json.dumps({**record, "boot_id": "another"}), encoding="utf-8")
     found = not_none(adopt(child.paths, str(tmp_path)))

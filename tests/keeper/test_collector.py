@@ -101,6 +101,19 @@ def test_a_step_is_of_the_rank_whose_log_says_it(
     assert (hit.rank, hit.path, hit.line, hit.failure) == (ranks, "1/stderr.log", 1, FailureClass.CUDA_OOM)
 
 
+def test_the_losses_of_an_evaluation_are_named_as_such(tmp_path: Path) -> None:
+    line = "Validation results: loss: 0.41, box_loss: 0.2, val_cls_loss: 0.3, acc: 0.9\n"
+    with collecting(tmp_path) as (made, paths, got):
+        write(paths.root / "0/stdout.log", line)
+        made.add_rank(rank(0))
+        read_out(made)
+    (step,) = (one for one in got if isinstance(one, StepSeen))
+    assert step == StepSeen(
+        step.t, 0, {"val_loss": 0.41, "val box_loss": 0.2, "val_cls_loss": 0.3, "acc": 0.9},
+        from_telemetry=False, log="0/stdout.log", evaluates=True,
+    )  # fmt: skip
+
+
 def test_a_trainers_telemetry_is_read_instead_of_its_lines(tmp_path: Path) -> None:
     with collecting(tmp_path, entry_kind=EntryKind.TRAINER) as (made, paths, got):
         made.look()  # nothing is there yet

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from supervisor.keeper.base import control_input
 from supervisor.keeper.base.background import BackgroundTask
 from supervisor.keeper.base.control_input import CONTROL_INTERVAL_S, ControlInput, Refused
 from supervisor.keeper.planning.launch_plans import BadChange
@@ -52,6 +55,24 @@ ALLOWED: dict[RequestKind, dict[str, str]] = {
     RequestKind.NOTE: dict.fromkeys(CONDITIONS, "note_added"),
 }
 """What each request makes the keeper do, by condition; in all others it is refused."""
+NOTHING_ENDS = "neither a hang nor a run that waits for you is about to be ended"
+REFUSALS: dict[RequestKind, str] = {
+    RequestKind.STOP: "the run is over",
+    RequestKind.STOP_NOW: "the run is over",
+    RequestKind.START_NOW: "no restart is waiting",
+    RequestKind.HOLD: "no restart is waiting",
+    RequestKind.STACKS: "nothing runs",
+    RequestKind.PROFILE: "nothing runs",
+    RequestKind.KEEP_WAITING: NOTHING_ENDS,
+}
+NO_RESTART = {
+    "stopping": "it is stopping: ask again when it has ended",
+    "finished": "the run is over: start it again with `stoker run`",
+}
+
+
+def refusal(kind: RequestKind, condition: str) -> str:
+    return REFUSALS.get(kind) or NO_RESTART.get(condition, "a decision is being made: ask again")
 
 
 def state_in(condition: st.Condition, mode: str = "launched", **attempt: object) -> st.RunState:
@@ -123,11 +144,10 @@ def came_of(folder: Path, kind: RequestKind, state: st.RunState, **asked: Any) -
 @pytest.mark.fault("processes", "a request that was meant for an earlier attempt", "it is refused as stale")
 @pytest.mark.parametrize("kind", list(RequestKind))
 def test_what_each_request_means_in_each_condition(tmp_path: Path, kind: RequestKind) -> None:
-    done = set(ALLOWED[kind].values())
     for name, condition in CONDITIONS.items():
         state, folder = state_in(condition), tmp_path / name
         found = came_of(folder / "1", kind, state)
-        assert found == ALLOWED[kind].get(name) or (name not in ALLOWED[kind] and found not in done), name
+        assert found == (ALLOWED[kind].get(name) or refusal(kind, name)), name
         assert came_of(folder / "2", kind, state, if_attempt=1) == found
         assert came_of(folder / "3", kind, state, if_attempt=2) == "stale"
         watched = came_of(folder / "4", kind, state_in(condition, mode="observed"))
@@ -142,12 +162,50 @@ def test_a_request_for_the_first_attempt_of_a_run_without_one_is_stale(tmp_path:
     assert came_of(tmp_path / "3", RequestKind.NOTE, st.RunState(), args=empty) == "a note without text"
 
 
+def test_what_is_not_done_as_the_keeper_leaves_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_input, "LAST_ANSWER_S", 0.01)
+    seen, actor, _, run = input_of(tmp_path, state_in(CONDITIONS["running"]))
+    go = threading.Event()
+    actor.task = BackgroundTask("t", lambda: go.wait(30), str)
+    control.send(run.control, RequestKind.STACKS)
+    seen.look()
+    assert actor.facts == []
+    seen.close()
+    reasons = [fact.reason for fact in actor.facts if isinstance(fact, ev.RequestRefused)]
+    assert reasons == ["the supervisor process left before it was done"]
+    assert list(run.control.iterdir()) == []
+    go.set()
+    actor.task.close(30.0)
+
+
+def test_what_waited_while_a_run_was_over_is_refused_once_it_is_continued(tmp_path: Path) -> None:
+    seen, actor, clock, run = input_of(tmp_path, state_in(CONDITIONS["finished"]))
+    stop, answered = (control.send(run.control, RequestKind.STOP) for _ in range(2))
+    (run.control / "half.json").write_text("{")
+    actor.state = msgspec.structs.replace(actor.state, answered={answered: "done"})
+    seen.refuse_waiting("asked before")
+    (refused,) = (fact for fact in actor.facts if isinstance(fact, ev.RequestRefused))
+    assert refused.by
+    told = (refused.t, refused.request_id, refused.request, refused.reason)
+    assert told == (clock.wall(), stop, RequestKind.STOP, "asked before")
+    assert [path.name for path in run.control.iterdir()] == ["half.json"], "that is refused as it is read"
+    control.send(run.control, RequestKind.NOTE, args=control.RequestArgs(text=600 * "x"))
+    seen.look()
+    (note,) = (fact for fact in actor.facts if isinstance(fact, ev.NoteAdded))
+    assert note == ev.NoteAdded(t=clock.wall(), text=500 * "x", by=refused.by)
+    half = next(fact for fact in actor.facts if getattr(fact, "request_id", "") == "half")
+    assert isinstance(half, ev.RequestRefused)
+    assert (half.request, half.by, actor.told, list(run.control.iterdir())) == ("?", "?", [], [])
+
+
 def test_keeping_waiting_needs_a_countdown_of_a_run_that_runs(tmp_path: Path) -> None:
     countdown = ev.HangCountdown(t=0.0, attempt=1, until=9.0, left_s=9, text="", rule="")
     states = (state_in(CONDITIONS["running"]), state_in(CONDITIONS["stopping"], countdown=countdown))
     for number, state in enumerate(states):
         found = came_of(tmp_path / str(number), RequestKind.KEEP_WAITING, state)
-        assert found == "neither a hang nor a run that waits for you is about to be ended"
+        assert found == NOTHING_ENDS
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ import msgspec
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import FitSettings, RetrySettings
+from supervisor.job.spec import FitSettings, Knobs, RetrySettings
 from supervisor.keeper import fit_batch
 from supervisor.keeper.base.keeper_clock import Clock
 from supervisor.keeper.base.ledger import Ledger, RunContext
 from supervisor.keeper.fit_batch import Prober
 from supervisor.run import events as ev
 from supervisor.run.answers import JobKind, recall_memory
+from supervisor.run.paths import RunPaths
 from supervisor.run.runfile import RunFile
 from supervisor.sources.signature_files import EngineLoader
 from tests.conftest import not_none, processes_with, wait_until
@@ -52,8 +53,8 @@ def job(tmp_path: Path, rest: str, limit: int = 99, **changes: object) -> RunFil
     return job_of(tmp_path, "sh", "job.sh", "--micro", "8", "--accumulation", "1", **fields)  # type: ignore[arg-type]
 
 
-def made(tmp_path: Path, record: RunFile) -> tuple[Prober, RunContext]:
-    run = run_in(tmp_path, STARTED)
+def made(tmp_path: Path, record: RunFile, *, adopts: bool = False) -> tuple[Prober, RunContext]:
+    run = RunPaths(tmp_path / "run-1") if adopts else run_in(tmp_path, STARTED)
     ledger = Ledger(run.node())
     context = RunContext(run, run.node(), record, dict(os.environ), LateClock(), ledger)
     return Prober(context, EngineLoader()), context
@@ -137,7 +138,59 @@ def test_what_a_probe_shows(
     assert probe.why == why or (probe.why.startswith(why) and why.endswith(" "))
     found = not_none(context.ledger.state.fitted)
     assert found.batch == (BatchSpec(8, 1, 2) if fitted else None)
-    assert fitted is not False or found.text.startswith("not even the smallest micro-batch fits")
+    text = f"probes failed for another reason than memory: {probe.why}"
+    if fitted is not None:
+        batch = "8 × accumulation 1 × 2 ranks = global batch 16"
+        text = f"micro-batch 8 is the largest that fits: {batch}"
+        text = text if fitted else "not even the smallest micro-batch fits; starting as asked for"
+    assert found.text == f"{text} (1 probe, {probe.took_s:.0f} s)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"batch": None}, "the batch is not known"),
+        ({"knobs": Knobs()}, "the script's batch flag is not known: name it with --batch-knob"),
+    ],
+)
+def test_nothing_is_probed_where_the_batch_cannot_be_changed(
+    tmp_path: Path, changes: dict[str, object], why: str
+) -> None:
+    prober, context = made(tmp_path, job(tmp_path, "true", **changes))  # type: ignore[arg-type]
+    assert ticked(prober, context) == []
+    fitted = not_none(context.ledger.state.fitted)
+    assert (fitted.probes, fitted.batch) == (0, None)
+    assert fitted.text == f"the batch cannot be changed, so nothing was probed: {why}"
+    assert prober.tick(context.ledger.state), "the first attempt may begin"
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_probe_that_a_dead_keeper_left_goes_on_until_it_is_stopped(tmp_path: Path, stops: bool) -> None:
+    gate = tmp_path / "gate"
+    rest = f"echo step 1 loss 2.5; while [ ! -e {gate} ]; do sleep 0.05; done; {STEPS}"
+    record = job(tmp_path, rest, retry=RetrySettings(min_micro_batch=8))
+    prober, context = made(tmp_path, record)
+
+    def runs() -> bool:
+        assert not prober.tick(context.ledger.state)
+        view = prober._live[0].ledger.state.attempt if prober._live is not None else None
+        return view is not None and view.last_step == 1
+
+    assert wait_until(runs, 60)
+    prober._close()  # its processes live on
+    context.ledger.close()
+    prober, context = made(tmp_path, record, adopts=True)
+    assert wait_until(runs, 60)
+    if stops:
+        prober.stop()
+        assert not processes_with(os.environ["STOKER_TEST_TOKEN"])
+        assert not context.ledger.state.probes
+        context.ledger.close()
+        return
+    gate.touch()
+    (probe,) = ticked(prober, context)
+    assert (probe.probe, probe.micro_batch, probe.fitted, probe.why) == (1, 8, True, "fits")
+    assert (tmp_path / "seen.txt").read_text(encoding="utf-8").count("\n") == 1, "launched once"
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,21 @@ def test_an_adopting_keeper_goes_on_counting_and_looks_twice_itself(tmp_path: Pa
     bench.health.close()
 
 
+def test_a_silence_that_ended_while_no_keeper_looked_is_over_and_another_as_long_is_not_ended(
+    tmp_path: Path,
+) -> None:
+    bench = make(tmp_path, HangSettings())
+    left_by_another(bench, tmp_path, countdown_left_s=20.0)
+    bench.step = 100
+    bench.steps(30)
+    (ended,) = bench.facts(ev.StallEnded)
+    assert ended.stalled_s == pytest.approx(310 + 3, abs=1.0), "until this keeper had read the logs again"
+    assert (attempt_of(bench).stall, attempt_of(bench).countdown) == (None, None)
+    assert not bench.wait(3 * 310)
+    assert bench.wait(3 * 10 + 60)
+    bench.health.close()
+
+
 # -- a person's own limit: --end-hangs with --hang-timeout, --start-timeout -------------------------------
 
 

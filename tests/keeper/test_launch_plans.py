@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,8 +18,10 @@ from supervisor.keeper.base.job_secrets import with_secrets, without_secrets
 from supervisor.keeper.planning import launch_plans as plans
 from supervisor.run import events as ev
 from supervisor.run.control import RequestArgs
+from supervisor.run.node_files import Launch
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, SpecChange
+from supervisor.run.records import Action, Decision, DecisionKind, FailureClass, Reason, SpecChange
+from supervisor.run.runfile import KeeperSettings
 from supervisor.run.state import AttemptState, Backoff, HeldOpen, RunState
 from supervisor.text.redact import HIDDEN
 from tests.keeper.fakes import BATCH, KNOBS, job_of
@@ -127,31 +130,86 @@ def test_plan_json_is_private_text_without_secrets(tmp_path: Path) -> None:
     assert paths.root.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (RequestArgs(micro_batch=5), "divide"),
-        (RequestArgs(micro_batch=0), ""),
-        (RequestArgs(micro_batch=-4), ""),
-        (RequestArgs(env={"HF_TOKEN": "abc"}), "secret"),
-        (RequestArgs(env={"X": TOKEN_VALUE}), "secret"),
-        (RequestArgs(env={"A=B": "c"}), "variable"),
-        (RequestArgs(env={"": "c"}), "variable"),
-        (RequestArgs(env={"A": "c\0d"}), "variable"),
-        (RequestArgs(argv=("--token", "abc")), "secret"),
-        (RequestArgs(argv=("a\0b",)), "NUL"),
-    ],
+KEPT = "holds a secret, which the journal would keep: start the job again with it"
+NO_VARIABLE = "is not the name and value of a variable"
+NO_DIVISOR = (
+    "does not divide the 32 samples a rank takes a step (global batch 64, 2 ranks); micro-batch that works"
 )
+REFUSED = [
+    (RequestArgs(micro_batch=5), f"micro-batch 5 {NO_DIVISOR}: 4, 2, 1"),
+    (RequestArgs(micro_batch=0), f"micro-batch 0 {NO_DIVISOR}: 1, 2, 4"),
+    (RequestArgs(micro_batch=-4), f"micro-batch -4 {NO_DIVISOR}: 1, 2, 4"),
+    (RequestArgs(env={"HF_TOKEN": "abc"}), f"HF_TOKEN {KEPT}"),
+    (RequestArgs(env={"X": TOKEN_VALUE}), f"X {KEPT}"),
+    (RequestArgs(env={"A=B": "c"}), f"'A=B' {NO_VARIABLE}"),
+    (RequestArgs(env={"": "c"}), f"'' {NO_VARIABLE}"),
+    (RequestArgs(env={"A": "c\0d"}), f"'A' {NO_VARIABLE}"),
+    (RequestArgs(argv=("--token", "abc")), f"an argument {KEPT}"),
+    (RequestArgs(argv=("a\0b",)), "an argument holds a NUL byte"),
+]
+
+
+@pytest.mark.parametrize(("args", "why"), REFUSED)
 def test_requests_that_cannot_be_carried_out_are_refused_in_one_line(
-    tmp_path: Path, args: RequestArgs, words: str
+    tmp_path: Path, args: RequestArgs, why: str
 ) -> None:
     job = job_of(tmp_path, batch=BATCH, knobs=KNOBS)
     with pytest.raises(plans.BadChange) as raised:
         plans.requested_change(job, RunState(), args)
-    assert words in str(raised.value)
-    assert "\n" not in str(raised.value)
-    for secret in ("abc", TOKEN_VALUE):
-        assert secret not in str(raised.value)
+    assert str(raised.value) == why
+
+
+def test_agents_of_several_nodes_meet_at_a_free_port_or_by_an_id_of_the_attempt(tmp_path: Path) -> None:
+    run, nodes = RunPaths(tmp_path / "run-1"), (0, 2)
+    job: dict[str, Any] = {
+        "entry": "train.py",
+        "entry_kind": EntryKind.SCRIPT,
+        "entry_args": (),
+        "nnodes": "2",
+        "node_rank": 2,
+    }
+
+    def planned(**changes: Any) -> tuple[Launch, list[str]]:
+        record = job_of(tmp_path, **{**job, **changes})
+        record = msgspec.structs.replace(record, settings=KeeperSettings(shared=True))
+        launch, copy = plans.next_launch(record, RunState(), run, {}, nodes)
+        assert copy is None
+        plan = plans.plan_launch(record, launch, 1, run, run.node(2).attempt(1), {})
+        flags = [
+            word
+            for word in plan.argv
+            if word.startswith(("--nnodes", "--node-rank", "--master-port", "--rdzv"))
+        ]
+        return launch, sorted(flags)
+
+    launch, flags = planned()
+    assert (launch.nodes, launch.rdzv_id) == (nodes, None)
+    assert launch.master_port is not None
+    assert flags == [f"--master-port={launch.master_port}", "--nnodes=2", "--node-rank=1"]
+    launch, flags = planned(master_port=7)
+    assert (launch.master_port, flags[0]) == (7, "--master-port=7")
+    meets = ("--rdzv-backend=c10d", "--rdzv-endpoint=a:1")
+    for named, rdzv_id in (((), "run-1-1"), (("--rdzv-id=mine",), "mine-1")):
+        launch, flags = planned(torchrun_flags=(*meets, *named))
+        assert (launch.master_port, launch.rdzv_id) == (None, rdzv_id)
+        assert [flag for flag in flags if flag.startswith("--rdzv")] == [*meets, f"--rdzv-id={rdzv_id}"]
+
+
+@pytest.mark.parametrize(
+    ("how", "failure", "reason", "action"),
+    [
+        ({}, FailureClass.USAGE_ERROR, None, Action.STOP),
+        ({"disk_full": True, "killed": True}, FailureClass.DISK_FULL, None, Action.WAIT_DISK),
+        ({"killed": True}, FailureClass.TERMINATED, Reason.OUTSIDE, Action.RESTART),
+    ],
+)
+def test_a_launch_that_never_started_is_judged_by_why(
+    how: dict[str, bool], failure: FailureClass, reason: Reason | None, action: Action
+) -> None:
+    found = plans.spawn_verdict("no such file", **how)
+    assert (found.failure, found.reason, found.action, found.confidence) == (failure, reason, action, 1.0)
+    told = ("could not be launched: no such file", ("see plan.json of the attempt for the command",), "spawn")
+    assert (found.title, found.advice, found.fingerprint) == told
 
 
 def test_a_batch_request_needs_a_known_knob_and_starts_from_the_present_batch(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from supervisor.keeper import loop
 from supervisor.keeper.loop import Keeper
@@ -27,11 +28,11 @@ from supervisor.run.events import Outcome, RequestKind
 from supervisor.run.journal import read_state
 from supervisor.run.ownership import LockTaken, keeper_is_alive
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition, SpecChange
 from supervisor.sources import signature_files as engine
-from supervisor.sources.processes import is_alive
+from supervisor.sources.processes import is_alive, send_signal
 from supervisor.sources.signature_files import default_cache_dir, load_engine
-from tests.conftest import wait_until
+from tests.conftest import not_none, wait_until
 from tests.disks import fill, small_disk
 from tests.keeper.fakes import SLEEP, facts_of, job_of, plan_of, run_in, verdict_of
 from tests.keeper.runs import (
@@ -103,6 +104,101 @@ def test_a_held_run_is_not_held_for_ever(
     run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS[:2], *decided, held)
     got, state = carry(run, job_of(tmp_path, interactive=True))
     assert (got, outcome(state)) == (code, (how, 1))
+
+
+OVER: dict[DecisionKind, list[tuple[int | None, Outcome, int]]] = {
+    DecisionKind.SUCCEED: [(None, Outcome.SUCCEEDED, 0)],
+    DecisionKind.FAIL: [(None, Outcome.FAILED, 1), (93, Outcome.FAILED, 93), (6, Outcome.LOST, 6)],
+    DecisionKind.GIVE_UP: [(None, Outcome.GAVE_UP, 4), (7, Outcome.GAVE_UP, 7)],
+    DecisionKind.STOP: [(None, Outcome.STOPPED, 5), (7, Outcome.STOPPED, 7)],
+    DecisionKind.REQUEUE: [(75, Outcome.STOPPED, 75)],
+}
+
+
+@pytest.mark.parametrize("kind", OVER, ids=str)
+def test_a_decision_ends_the_run_with_its_code_and_reason(tmp_path: Path, kind: DecisionKind) -> None:
+    for number, (exit_code, how, code) in enumerate(OVER[kind]):
+        decision = Decision(kind, "so it is", exit_code=exit_code)
+        decided = ev.Decided(t=T, attempt=1, decision=decision)
+        run = run_in(tmp_path / str(number), STARTED, INTENDED, RUNS, *WAITS[:2], decided)
+        _, state = carry(run, job_of(tmp_path))
+        assert state.condition == st.Finished(outcome=how, exit_code=code, reason="so it is")
+
+
+def test_a_restart_waits_as_long_as_was_decided_and_a_hold_as_long_as_the_job_says(tmp_path: Path) -> None:
+    for kind in (DecisionKind.RESTART, DecisionKind.HOLD):
+        decision = Decision(kind, "so it is", delay_s=30.0, change=SpecChange(), exit_code=7)
+        decided = ev.Decided(t=T, attempt=1, decision=decision)
+        run = run_in(tmp_path / kind, STARTED, INTENDED, RUNS, *WAITS[:2], decided)
+        keeper = Keeper(run, job_of(tmp_path, interactive=True), env=os.environ)
+        try:
+            keeper._act()
+            match keeper.state.condition:
+                case st.Backoff(until=until, delay_s=delay_s):
+                    assert (kind, delay_s) == (DecisionKind.RESTART, 30.0)
+                    assert until - time.time() == pytest.approx(30.0, abs=5.0)
+                case st.HeldOpen(reason="so it is", until=float(until)):
+                    assert kind is DecisionKind.HOLD
+                    assert until - time.time() == pytest.approx(50.0, abs=5.0)
+                case other:
+                    pytest.fail(f"{other}")
+        finally:
+            keeper.close()
+
+
+def test_a_person_restarts_with_changes_and_need_not_wait(tmp_path: Path) -> None:
+    run = run_in(tmp_path, STARTED, INTENDED, RUNS, *WAITS)
+    run.control.mkdir()
+    code = "import os, sys; print(sys.argv, os.environ['A'])"
+    args = control.RequestArgs(argv=("-c", code, "--lr", "1"), env={"A": "b"})
+    control.send(run.control, RequestKind.RESTART_WITH, args=args)
+    got, state = carry(run, job_of(tmp_path, sys.executable))
+    assert (got, outcome(state)) == (0, (Outcome.SUCCEEDED, 2))
+    first = state.attempts[0]
+    decision, who = not_none(first.decision), first.decided_by
+    assert who not in {"", "policy"}
+    assert (decision.kind, decision.reason) == (DecisionKind.RESTART, f"{who} asked for it")
+    assert run.node().attempt(2).agent_log.read_text() == "['-c', '--lr', '1'] b\n"
+
+
+STOPPED = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=1.0)
+NO_CAUSE = "the command ended with exit code 1, and why cannot be read: "
+GONE: dict[str, tuple[list[ev.Event], tuple[Outcome, int, str]]] = {
+    "before the first launch": ([], (Outcome.FAILED, 1, "")),
+    "after it ended well": (
+        [replace_fields(WAITS[0], exit_code=0)],
+        (Outcome.SUCCEEDED, 0, "the command ended with exit code 0; "),
+    ),
+    "after a stop": ([STOPPED, WAITS[0]], (Outcome.STOPPED, 5, "stopped by kim; ")),
+    "after a stop by policy": (
+        [replace_fields(STOPPED, why=ev.StopWhy.HANG), WAITS[0]],
+        (Outcome.FAILED, 1, NO_CAUSE),
+    ),
+    "after an unknown end": (
+        [replace_fields(WAITS[0], exit_code=None)],
+        (Outcome.LOST, 6, "how the command ended is not known: "),
+    ),
+    "before a restart": ([*WAITS], (Outcome.FAILED, 1, NO_CAUSE)),
+}
+
+
+@pytest.mark.parametrize("when", GONE)
+def test_a_run_whose_folder_is_gone_ends_with_what_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setattr(loop, "AGAIN_S", 0.0)
+    facts, (how, code, reason) = GONE[when]
+    run = run_in(tmp_path, STARTED, *([INTENDED, RUNS] if facts else []), *facts)
+    keeper = Keeper(run, job_of(tmp_path), env=os.environ)
+    try:
+        run.root.rename(tmp_path / "away")
+        assert keeper.run_to_end() == code
+    finally:
+        keeper.close()
+    where = f"moved to {tmp_path / 'away' / 'nodes' / '0'}"
+    assert keeper.astray == where
+    why = f"{reason}the run directory was {where}"
+    assert keeper.state.condition == st.Finished(outcome=how, exit_code=code, reason=why)
 
 
 def held_run(tmp_path: Path, failure: FailureClass, for_s: float) -> RunPaths:
@@ -316,6 +412,47 @@ def test_a_keeper_that_leaves_early_leaves_its_child(tmp_path: Path) -> None:
     assert state.keeper_left == "the keeper crashed"
     os.kill(child.pid.pid, signal.SIGKILL)
     assert wait_until(lambda: child.poll() is not None, 5)
+
+
+def test_what_runs_is_looked_into_and_traced_on_request(tmp_path: Path) -> None:
+    """A script's own process is its rank, not a data worker that it started."""
+    run = run_in(tmp_path, STARTED, INTENDED)
+    worker = tmp_path / "worker"
+    code = f"import subprocess; subprocess.Popen(['sleep', '600']); open({str(worker)!r}, 'w'); {SLEEP}"
+    child = child_in(run, code)
+    append(run, journalled(child))
+    assert wait_until(worker.exists, 30)
+    keeper = Keeper(run, job_of(tmp_path, "python3", "train.py"), env=os.environ)
+
+    def done(kind: RequestKind) -> str:
+        asked = control.send(run.control, kind)
+
+        def act() -> bool:
+            keeper._control.look()
+            keeper._act()
+            return asked in keeper.state.answered
+
+        assert wait_until(act, 60)
+        answers = [fact for fact in facts_of(run) if isinstance(fact, ev.RequestDone | ev.RequestRefused)]
+        return answers[-1].reason if isinstance(answers[-1], ev.RequestRefused) else answers[-1].detail
+
+    try:
+        keeper._act()
+        assert done(RequestKind.PROFILE) == ""
+        assert run.node().attempt(1).profile_file.exists()
+        artifact = done(RequestKind.STACKS)
+        (taken,) = (fact for fact in facts_of(run) if isinstance(fact, ev.StacksTaken))
+        assert (taken.attempt, taken.artifact) == (1, artifact)
+        assert f"== rank 0, pid {child.pid.pid}, by " in (run.root / artifact).read_text()
+        assert done(RequestKind.STOP_NOW) == ""
+        keeper._act()
+        assert done(RequestKind.PROFILE) == done(RequestKind.STACKS) == "nothing runs"
+        assert keeper.run_to_end() == 5
+    finally:
+        keeper.close()
+        send_signal(child.pid)
+        assert wait_until(lambda: child.poll() is not None, 10)
+        child.release()
 
 
 ENDS_WITH_0_AND_A_FAILURE = """

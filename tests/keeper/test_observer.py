@@ -82,10 +82,14 @@ def watching(
         yield watched
 
 
-def ending(run: RunPaths) -> tuple[Outcome, int]:
+def ending(run: RunPaths) -> tuple[Outcome, int, str]:
     condition = read_state(run.node().journal).condition
     assert isinstance(condition, st.Finished)
-    return condition.outcome, condition.exit_code
+    return condition.outcome, condition.exit_code, condition.reason
+
+
+FAILED = (Outcome.FAILED, 1, "KeyError: 'missing'")
+NO_END = (Outcome.LOST, 0, "no line says how the job ended")
 
 
 def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> None:
@@ -101,7 +105,7 @@ def test_a_log_that_fails_while_it_is_watched_gets_a_verdict(tmp_path: Path) -> 
         assert observer.state.attempt.verdict.failure is FailureClass.CODE_ERROR
         assert observer.state.attempt.verdict_provisional
         assert isinstance(observer.state.condition, st.Running), "a provisional verdict ends nothing"
-    assert ending(run) == (Outcome.FAILED, 1)
+    assert ending(run) == FAILED
     marks = [f for f in facts_of(run) if isinstance(f, ev.EvidenceSeen)]
     assert [m.rank for m in marks] == [2]
     assert {sample["badness"] for sample in job_samples(run)} == {2.5, 1.5}, "by the user's own rule"
@@ -150,7 +154,7 @@ def test_a_growing_log_that_nobody_is_seen_to_write_is_no_finished_one(
         assert attempt_of(observer).ended_t is None
         add(log, FAILS)
         assert wait_until(lambda: attempt_of(observer).verdict is not None, 30)
-    assert ending(run) == (Outcome.FAILED, 1)
+    assert ending(run) == FAILED
 
 
 def test_a_failure_that_is_logged_while_a_verdict_is_made_is_judged_too(
@@ -193,11 +197,15 @@ def test_the_watching_machine_is_shown_where_the_job_runs_on_it(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("end", "outcome"),
-    [("Training complete.\n", (Outcome.SUCCEEDED, 0)), ("", (Outcome.LOST, 0)), (FAILS, (Outcome.FAILED, 1))],
+    [
+        ("Training complete.\n", (Outcome.SUCCEEDED, 0, "the log reports the end of the job")),
+        ("", NO_END),
+        (FAILS, FAILED),
+    ],
     ids=["said", "cut", "failed"],
 )
 def test_without_a_screen_a_log_ends_with_what_it_shows(
-    tmp_path: Path, end: str, outcome: tuple[Outcome, int]
+    tmp_path: Path, end: str, outcome: tuple[Outcome, int, str]
 ) -> None:
     log = written(tmp_path, "step 1/90 loss: 2.5\nstep 2/90 loss: 2.0\n" + end, old=True)
     with watching(log, ended=True) as (observer, run):
@@ -216,7 +224,7 @@ def test_a_pipe_is_copied_read_and_its_end_is_the_end(tmp_path: Path) -> None:
             assert observer.join(15)
     finally:
         os.close(read_fd)
-    assert ending(run) == (Outcome.LOST, 0), "no failure, and nothing that says it went well"
+    assert ending(run) == NO_END, "no failure, and nothing that says it went well"
     copy = run.node().attempt(1).root / PIPE_NAME
     assert copy.read_bytes().endswith(b"loss: 1.0\n")
     assert copy.stat().st_mode & 0o777 == 0o600
@@ -248,7 +256,8 @@ def test_of_two_watched_processes_the_one_that_is_killed_is_told_at_once_and_the
             assert isinstance(observer.state.condition, st.Running), "the other lives"
             ranks[0].kill()
             assert observer.join(20)
-        assert ending(run) == (Outcome.FAILED, 1), "its exit code was seen before its parent took it"
+        ended = (Outcome.FAILED, 1, "exit code -9 of a watched process")
+        assert ending(run) == ended, "its exit code was seen before its parent took it"
         assert read_state(run.node().journal).mode == "observed"
         told = [fact for fact in facts_of(run) if isinstance(fact, ev.RankFailing | ev.RankExited)]
         assert [(type(fact), fact.local_rank, fact.exit_code) for fact in told][:2] == [
@@ -259,6 +268,34 @@ def test_of_two_watched_processes_the_one_that_is_killed_is_told_at_once_and_the
         for process in ranks:
             process.kill()
             process.wait()
+
+
+def test_watched_processes_that_all_end_with_0_have_succeeded_and_began_when_they_did(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)"
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        began_t, known = time.time(), not_none(identify(process.pid))
+        with observing(tmp_path, Target("job", "pid", processes=((0, known),))) as (observer, run):
+            assert not observer.join(0.3), "it lives"
+            go.touch()
+            assert observer.join(30)
+    assert ending(run) == (Outcome.SUCCEEDED, 0, "the watched processes ended with exit code 0")
+    dated = next(fact for fact in facts_of(run) if isinstance(fact, ev.LogsDated))
+    assert not_none(dated.began_t) == pytest.approx(began_t, abs=5.0)
+    assert (dated.over_t, dated.over, dated.copied) == (None, False, False)
+
+
+def test_a_job_that_is_left_alive_is_no_longer_watched_and_has_no_end(tmp_path: Path) -> None:
+    with watching(written(tmp_path, "step 1/9 loss: 2.5\n")) as (observer, run):
+        assert wait_until(lambda: attempt_of(observer).last_step == 1, 30)
+        request = control.send(run.control, RequestKind.STACKS)
+        assert wait_until(lambda: request in observer.state.answered, 30)
+    assert ending(run) == (Outcome.STOPPED, 0, "no longer watched")
+    facts = facts_of(run)
+    assert [fact.reason for fact in facts if isinstance(fact, ev.RequestRefused)] == [
+        "a log has no processes to look into"
+    ]
+    assert not [fact for fact in facts if isinstance(fact, ev.AttemptEnded)]
 
 
 def test_stacks_of_a_watched_process_are_an_artifact(tmp_path: Path) -> None:
@@ -303,7 +340,7 @@ def test_a_log_that_is_left_before_it_was_read_is_no_success(tmp_path: Path, end
         began = time.monotonic()
         observer.leave(patience_s=0.5)
         assert time.monotonic() - began < 10
-    assert ending(run) == (Outcome.LOST, 6)
+    assert ending(run)[:2] == (Outcome.LOST, 6)
     state = read_state(run.node().journal)
     attempt, condition = state.attempt, state.condition
     assert attempt is not None

@@ -212,7 +212,8 @@ def test_where_transformers_takes_the_old_batch_a_changed_copy_is_resumed_from(
     assert f"--resume_from_checkpoint={copy}" in plan.argv
     assert not copy.name.startswith("checkpoint-")
     assert not copy.exists(), "nothing is made before the launch"
-    resume_points.make_copy(plan.copy)
+    for _ in range(2):  # a keeper that died after it may make it again
+        resume_points.make_copy(plan.copy)
     assert json.loads((copy / "trainer_state.json").read_text())["train_batch_size"] == 8
     assert {p: (p.stat().st_ino, p.read_bytes()) for p in path.rglob("*") if p.is_file()} == before
     for name in ("model.safetensors", "global_step10/shard.pt"):

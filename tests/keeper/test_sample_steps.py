@@ -55,6 +55,11 @@ SCENES: dict[str, Scene] = {
         (of("train.log", line(loss=5.0)), 0.0, []),
         (hint(5, log="train.log", below=True), 0.0, [(None, None), (5, 5)]),
     ],
+    "a bar that was drawn again long before belongs to no later line": [
+        (hint(5), 0.1, []),
+        (line(loss=2.5), 0.2 + WAIT_S, []),
+        (hint(6), 0.21 + WAIT_S, [(6, 2.5)]),
+    ],
     "the bar's file may be read first": [
         (hint(5), 0.1, []),
         (line(loss=2.5), 0.11, [(5, 2.5)]),

@@ -14,10 +14,9 @@ import pytest
 
 from supervisor.job.batch import BatchSpec, MemoryPoint
 from supervisor.job.memory_fit import Measure, MemoryTrial
+from supervisor.job.spec import RetrySettings
 from supervisor.keeper.monitoring.observations import (
     MAX_LINE_BYTES,
-    Reported,
-    StepSeen,
     from_telemetry,
 )
 from supervisor.keeper.planning.attempt_evidence import trial_of
@@ -28,7 +27,7 @@ from supervisor.run.events import Outcome
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.records import FailureClass
 from supervisor.run.series import GPU, RANKS, SeriesWriter
-from supervisor.sources.processes import identify
+from supervisor.sources.processes import command_of, identify
 from tests.conftest import not_none
 from tests.keeper.fakes import FakeClock, job_of, own_run_in, run_in, verdict_of
 from tests.keeper.runs import INTENDED, RUNS, STARTED, WAITS, T
@@ -45,6 +44,11 @@ def members(monkeypatch: pytest.MonkeyPatch, ours: int = 0, unknown: int = 0, ne
     monkeypatch.setattr(takeover, "find_members", lambda *_args, **_more: made)
 
 
+def named() -> str:
+    """This process as it is named: ME in a table, since a test runner may change its title."""
+    return f"{os.getpid()} ({command_of(os.getpid())})"
+
+
 def test_a_run_whose_journal_lost_its_first_line_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,11 +62,52 @@ def test_a_run_whose_journal_lost_its_first_line_is_taken_over(
     assert offer.refusals == ()
 
 
-def test_a_probe_that_runs_is_watched_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+PROBES = ev.ProbeStarted(t=T, probe=1, micro_batch=4, argv=())
+AGAIN = "`stoker continue run-1` starts the next attempt"
+BOOTED = ev.KeeperStarted(
+    t=T, pid=1, start_time=1.0, version="1", boot_id="another", host=socket.gethostname()
+)
+LIVES = (HERE, INTENDED, RUNS)
+STOPS = ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.REQUEST, by="kim", grace_s=1.0)
+TAKES = (
+    "takes over what lives of it: pid ME",
+    f"starts a new supervisor process on this host ({socket.gethostname()})",
+    "may stop the job, and restart it by the run's policy (--max-retries 3)",
+)
+NINE = TAKES[0].replace("pid ME", f"pids {', '.join(['ME'] * 8)} and 1 more")
+OFFERS: dict[str, tuple[tuple[ev.Event, ...], dict[str, int], tuple[str, ...], tuple[str, ...]]] = {
+    "it failed": ((HERE, FAILED), {}, (f"the run is over (failed): {AGAIN}",), ()),
+    "it succeeded": ((HERE, DONE), {}, ("the run is over (succeeded)",), ()),
+    "another host": ((STARTED,), {}, ("it ran on box: there it can be adopted",), ()),
+    "a boot": ((*LIVES, BOOTED), {}, (f"this machine was booted since: nothing of it lives: {AGAIN}",), ()),
+    "files alone": (LIVES, {"unknown": 1}, ("only its files say that pid ME belongs to it: that is not enough to take it over",), ()),
+    "nothing": (LIVES, {}, (f"nothing of it lives: {AGAIN}",), ()),
+    "it lives": (LIVES, {"ours": 1}, (), TAKES),
+    "nine live": (LIVES, {"ours": 9}, (), (NINE, *TAKES[1:])),
+    "another stoker": (LIVES, {"ours": 1, "nested": 1}, (), (TAKES[0], "leaves alone what another stoker within it keeps: pid ME", *TAKES[1:])),
+    "a stop": ((*LIVES, STOPS), {"ours": 1}, (), (*TAKES[:2], "continues with the stop that was begun", TAKES[2])),
+    "a restart": ((*LIVES, *WAITS), {"ours": 1}, (), (*TAKES[:2], "starts the next attempt once its wait is over: that was decided already", TAKES[2])),
+    "a probe": ((HERE, PROBES), {"ours": 1}, (), (*TAKES[:2], "watches the probe that runs to its end", TAKES[2])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OFFERS)
+def test_what_an_adoption_would_do_or_why_it_may_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    facts, counts, refusals, actions = OFFERS[what]
+    members(monkeypatch, **counts)
+    offer, _ = takeover.examine_adoption(own_run_in(tmp_path, job_of(tmp_path), *facts))
+    told = (tuple(text.replace("ME", named()) for text in texts) for texts in (refusals, actions))
+    assert (offer.refusals, offer.actions) == tuple(told)
+
+
+def test_a_job_that_is_not_restarted_is_adopted_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     members(monkeypatch, ours=1)
-    probes = ev.ProbeStarted(t=T, probe=1, micro_batch=4, argv=())
-    offer, _ = takeover.examine_adoption(own_run_in(tmp_path, job_of(tmp_path), HERE, probes))
-    assert "watches the probe that runs to its end" in offer.actions
+    run = own_run_in(tmp_path, job_of(tmp_path, retry=RetrySettings(max_retries=0)), *LIVES)
+    assert takeover.examine_adoption(run)[0].actions[-1] == "may stop the job; does not restart it by itself"
 
 
 def test_a_run_with_a_keeper_is_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,8 +124,8 @@ def test_a_run_with_a_keeper_is_left_to_it(tmp_path: Path, monkeypatch: pytest.M
     ("facts", "ours", "refused", "warned"),
     [
         ((HERE, INTENDED, RUNS), 0, "", ""),
-        ((HERE, INTENDED, RUNS), 1, "it lives: pid", ""),
-        ((HERE, FAILED), 1, "", "left by its earlier attempts, and alive: pid"),
+        ((HERE, INTENDED, RUNS), 1, "it lives: pid ME: `stoker attach --adopt run-1` takes it over", ""),
+        ((HERE, FAILED), 1, "", "left by its earlier attempts, and alive: pid ME"),
         ((HERE, FAILED), 0, "", ""),
         ((HERE, DONE), 0, "it succeeded: all done: there is nothing to continue", ""),
     ],
@@ -95,8 +140,10 @@ def test_whether_a_run_is_continued_here(
 ) -> None:
     members(monkeypatch, ours=ours)
     found = takeover.examine_continuation(own_run_in(tmp_path, job_of(tmp_path), *facts))
-    assert any(text.startswith(refused) for text in found.refusals) is bool(refused)
-    assert any(text.startswith(warned) for text in found.warnings if "alive" in text) is bool(warned)
+    assert found.refusals == ((refused.replace("ME", named()),) if refused else ())
+    assert [text for text in found.warnings if "alive" in text] == (
+        [warned.replace("ME", named())] if warned else []
+    )
     assert (found.record is None) is (facts == (HERE, DONE))
 
 
@@ -184,42 +231,6 @@ def test_steps_show_how_much_a_batch_takes(
 
 
 # -- telemetry -------------------------------------------------------------------------------------------------
-
-
-def observed(**record: Any) -> list[Any]:
-    clock = FakeClock()
-    line = json.dumps({"v": 1, "t_wall": clock.wall(), "t_mono": clock.mono(), **record}).encode()
-    seen = from_telemetry(line, rank=3, clock=clock)
-    return [one.event if isinstance(one, Reported) else one for one in seen]
-
-
-def test_telemetry_as_observations() -> None:
-    (step,) = observed(kind="step", step=5, loss=2.0, memory_cap_bytes=9.0)
-    assert isinstance(step, StepSeen)
-    assert (step.rank, step.values, step.from_telemetry) == (3, {"loss": 2.0, "step": 5.0}, True)
-    phase, *more = observed(kind="phase", phase="stepping", step=0)
-    assert isinstance(phase, ev.PhaseChanged)
-    assert more == []
-    (saved,) = observed(kind="checkpoint_committed", step=5, path="c/5", final=True)
-    assert isinstance(saved, ev.CheckpointCommitted)
-    assert (saved.step, saved.path, saved.final) == (5, "c/5", True)
-    assert observed(kind="checkpoint_committed", step=5) == []
-    assert observed(kind="checkpoint_committed", path="c") == []
-    (warning,) = observed(kind="warning", text="w" * 99)
-    assert isinstance(warning, ev.Advisory)
-    assert (warning.code, warning.text) == ("w" * 40, "w" * 99)
-    assert observed(kind="warning", code="memory_cap", text="x") == []
-    assert observed(kind="warning", code="x") == []
-    assert observed(kind="exit") == []
-    assert observed(kind="phase", phase="dancing") == []
-
-
-def test_what_a_trainer_holds_before_its_first_step() -> None:
-    _, ready = observed(kind="phase", phase="stepping", memory_base_bytes=9.0, resumed_step=4.0)
-    assert isinstance(ready, ev.TrainerReady)
-    assert (ready.resumed_step, ready.memory_base_bytes) == (4, 9)
-    _, fresh = observed(kind="phase", phase="stepping", memory_base_bytes=0.0)
-    assert (fresh.resumed_step, fresh.memory_base_bytes) == (None, 0)
 
 
 def test_a_line_of_telemetry_has_bounds() -> None:

@@ -44,8 +44,8 @@ def _register_faulthandler(telemetry):  # type: (str) -> None
         return
     folder = os.path.join(os.path.dirname(telemetry), "stacks")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    file = open(os.path.join(folder, "%d.txt" % os.getpid()), "ab", buffering=0)  # noqa: SIM115 - open for ever
-    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
+    file = open(os.path.join(folder, "%d.txt" % os.getpid()), "ab")  # noqa: SIM115 - open for ever
+    faulthandler.register(signal.SIGUSR2, file=file)
     # faulthandler keeps the file open, and with it the descriptor that its handler writes to.
 
 

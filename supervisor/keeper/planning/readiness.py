@@ -98,7 +98,6 @@ class ReadinessCheck:
                 text = f"waiting, {decision.wait_s:.0f} s at most: {found.text}"
                 self._emit(ev.WaitingFor(t=t, attempt=attempt, precondition=found.precondition, text=text))
             return False
-        self._next_look = 0.0
         if found is not None and found.fatal:
             self.refusal = f"waited {waited_s:.0f} s: {found.text}"
             return False

@@ -133,8 +133,6 @@ class Health:
                 self._sample(seen)
             case FactSeen():
                 self._say(self._memory.add(seen.rank, seen.record))
-            case _:
-                pass
 
     def saved(self, checkpoint: ev.CheckpointCommitted) -> None:
         """Count a checkpoint that was found in a folder as progress."""
@@ -262,8 +260,6 @@ class Health:
                 self._say(self._early.checkpoint(tree_bytes(Path(event.path))))
             case ev.EvidenceSeen():
                 self._early.complaint(rank, mono, event.failure, event.text)
-            case _:
-                pass
 
     def _is_progress_of(self, rank: int | None) -> bool:
         """Check whether this rank's phases count for the attempt: those of rank 0 or of the first rank to report any."""

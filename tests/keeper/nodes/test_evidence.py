@@ -42,6 +42,7 @@ def test_the_node_is_that_of_the_rank_wherever_the_line_stands(tmp_path: Path) -
     ("nodes", "cut_off", "failure", "rank", "shown"),
     [
         (4, (2,), FailureClass.NCCL_TIMEOUT, None, "2 (gpu2)"),
+        (3, (2,), FailureClass.NCCL_TIMEOUT, None, "2 (gpu2)"),
         (4, (1, 2, 3), FailureClass.NCCL_TIMEOUT, None, "0 (gpu0)"),  # none reaches node 0
         (4, (2,), FailureClass.NCCL_TIMEOUT, 1, "1 (gpu1)"),  # the logs name a rank
         (4, (2,), FailureClass.CODE_ERROR, None, "3 (gpu3)"),
@@ -57,7 +58,7 @@ def test_the_node_is_that_of_the_rank_wherever_the_line_stands(tmp_path: Path) -
 def test_a_node_that_was_cut_off_is_named_where_all_ranks_timed_out(
     tmp_path: Path, nodes: int, cut_off: tuple[int, ...], failure: FailureClass, rank: int | None, shown: str
 ) -> None:
-    line_on = 0 if nodes == 2 else 3
+    line_on = {2: 0, 3: 1, 4: 3}[nodes]
     verdict = replace(verdict_of(failure), rank=rank, node=f"node{line_on}")
     found = with_node(verdict, attempts_of(tmp_path, nodes, *cut_off))
     assert found.node == shown

@@ -113,8 +113,12 @@ def test_a_node_that_is_gone_before_the_ranks_have_met_is_not_waited_for(tmp_pat
 @pytest.mark.parametrize(
     ("changes", "nodes", "why"),
     [
-        ({"batch": BatchSpec(1, 3, 3)}, (0, 1), "global batch 9 does not divide by 2 ranks"),
-        ({}, (0,), "nodes 1, 2 did not join within 2 s"),
+        (
+            {"batch": BatchSpec(1, 3, 3)},
+            (0, 1),
+            "node 2 did not join within 2 s: {how}; not started on 2 nodes: global batch 9 does not divide by 2 ranks",
+        ),
+        ({}, (0,), "nodes 1, 2 did not join within 2 s: {how}"),
     ],
 )
 def test_a_start_on_fewer_that_cannot_be_is_refused(
@@ -123,7 +127,8 @@ def test_a_start_on_fewer_that_cannot_be_is_refused(
     with cluster(tmp_path, DONE, nodes=3, **{**ELASTIC, **changes}) as one:
         one.start(*nodes)
         assert one.wait(*nodes) == [2] * len(nodes)
-        assert why in reason_of(one)
+        how = f"start the same command there with its --node-rank; all nodes must see {one.run.root}"
+        assert reason_of(one) == why.format(how=how)
         assert not one.state().attempts
 
 

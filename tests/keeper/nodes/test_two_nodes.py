@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from supervisor.job.spec import Timing
@@ -14,7 +17,7 @@ from supervisor.run import heartbeat
 from supervisor.run import node_files as nd
 from supervisor.run import state as st
 from supervisor.run.events import NodeSight, Outcome
-from supervisor.run.node_files import Order, Orders, Want, read_order, read_report
+from supervisor.run.node_files import Order, Orders, Want, read_order, read_report, write_report
 from supervisor.run.paths import make_private
 from supervisor.run.records import FailureClass
 from tests.conftest import not_none, wait_until
@@ -52,8 +55,10 @@ def finished(one: Cluster, node: int = 0) -> tuple[Outcome, int]:
     return condition.outcome, condition.exit_code
 
 
-def sights(one: Cluster) -> list[tuple[int, NodeSight]]:
-    return [(fact.node, fact.sight) for fact in one.facts() if isinstance(fact, ev.NodeSeen)]
+def reason_of(one: Cluster, node: int = 0) -> str:
+    condition = one.state(node).condition
+    assert isinstance(condition, st.Finished)
+    return condition.reason
 
 
 def test_both_nodes_run_one_attempt_and_end_alike(tmp_path: Path) -> None:
@@ -62,14 +67,30 @@ def test_both_nodes_run_one_attempt_and_end_alike(tmp_path: Path) -> None:
         one.start(0)
         assert one.wait(0, 1) == [0, 0]
         assert finished(one) == finished(one, 1) == (Outcome.SUCCEEDED, 0)
-        assert sights(one) == [(1, NodeSight.JOINED), (1, NodeSight.ENDED)]
+        joined, ended = (fact for fact in one.facts() if isinstance(fact, ev.NodeSeen))
+        host = socket.gethostname()
+        assert joined == ev.NodeSeen(t=joined.t, node=1, sight=NodeSight.JOINED, host=host)
+        assert ended == ev.NodeSeen(
+            t=ended.t, node=1, sight=NodeSight.ENDED, host=host, attempt=1, exit_code=0
+        )
         ports = {
             next(word for word in view.argv if word.startswith("--master-port="))
             for view in (one.state(0).attempts[0], one.state(1).attempts[0])
         }
         assert len(ports) == 1, "node 0 chose one for both"
         over = not_none(read_order(one.run.node()))
-        assert (over.want, over.outcome) == (Want.OVER, Outcome.SUCCEEDED)
+        view, reason = one.state().attempts[0], reason_of(one)
+        assert over == Order(
+            seq=over.seq, leader=over.leader, want=Want.OVER, attempt=1, verdict=view.verdict, decision=view.decision,
+            outcome=Outcome.SUCCEEDED, exit_code=0, reason=reason,
+        )  # fmt: skip
+        assert reason_of(one, 1) == reason
+        report = not_none(read_report(one.run.node(1)))
+        assert report == nd.Report(
+            node=1, session=report.session, host=host, nnodes=2, phase=nd.NodePhase.LEFT, seq=over.seq, attempt=1, exit_code=0
+        )  # fmt: skip
+        watches_hangs = [one.keepers[node].context.record.job.hang.enabled for node in (0, 1)]
+        assert watches_hangs == [True, False], "node 0 alone counts rank 0's steps"
 
 
 @pytest.mark.fault(
@@ -104,8 +125,10 @@ def test_the_cause_is_found_in_another_nodes_log_and_whether_that_node_was_cut_o
         assert verdict.cause.text == "KeyError: 'missing'"
         place = (one.run.node().attempt(1).root / verdict.cause.path).resolve()
         assert place.is_relative_to(one.run.node(1).root)
-        told = [advisory.code for advisory in one.state(1).advisories]
-        assert ("cut_off_1" in told) is isinstance(error, TimeoutError), "a machine that refuses is reached"
+        told = [(advisory.code, advisory.text) for advisory in one.state(1).advisories]
+        text = "node 0 could not be reached at 127.0.0.1 once attempt 1 had failed here"
+        is_told = ("cut_off_1", text) in told
+        assert is_told is isinstance(error, TimeoutError), "a machine that refuses is reached"
         assert finished(one, 1) == finished(one) == (Outcome.FAILED, 1)
 
 
@@ -160,9 +183,8 @@ def test_nodes_that_never_come_end_the_start_and_one_that_comes_later_does_not_w
     with cluster(tmp_path, DONE, timing=Timing(node_timeout_s=1.0)) as one:
         one.start(0)
         assert one.wait(0) == [2]
-        condition = one.state().condition
-        assert isinstance(condition, st.Finished)
-        assert condition.reason.startswith("node 1 did not join within 1 s: start the same command there")
+        how = f"start the same command there with its --node-rank; all nodes must see {one.run.root}"
+        assert reason_of(one) == f"node 1 did not join within 1 s: {how}"
         assert not one.state().attempts
         one.start(1)
         assert one.wait(1) == [2]
@@ -229,8 +251,63 @@ def test_a_follower_ends_within_its_bound_where_the_leader_is_gone(
         Orders(one.run.node(), "dead").give(Order(seq=0, leader="", want=Want.RUN, attempt=1, launch=launch))
         one.start(1)
         assert one.wait(1) == [6]
-        condition = one.state(1).condition
-        assert isinstance(condition, st.Finished)
-        assert condition.reason.startswith("node 0 has shown no sign of life for 2 s")
+        silent = "node 0 has shown no sign of life for 2 s: `stoker continue` on it takes the run up"
+        assert reason_of(one, 1) == silent
+        (advice,) = one.state(1).advisories
+        text = "the keeper of node 0 shows no sign of life for 1 s: what runs here continues, nothing new is started"
+        assert (advice.code, advice.text, advice.attempt) == ("leader_silent_1", text, 1)
         stop = not_none(one.state(1).attempts[0].stop)
         assert stop.by == "node 0 is gone"
+
+
+FAILS_AT_FIRST = """\
+import os
+print("step 1/9 loss 1.0", flush=True)
+{}[os.environ["STOKER_ATTEMPT"] == "1"] if os.environ["STOKER_ATTEMPT"] == "1" else print("step 9/9 loss 0.1")
+"""
+
+
+def test_a_signal_on_a_node_ends_a_run_that_is_held_and_does_not_count_once_it_is_continued(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path, FAILS_AT_FIRST) as one:
+        interactive = msgspec.structs.replace(one.records[0].settings, interactive=True)
+        one.records = [msgspec.structs.replace(record, settings=interactive) for record in one.records]
+        one.start(0, 1)
+        assert wait_until(lambda: isinstance(one.state().condition, st.HeldOpen), 60)
+        one.keepers[1]._control._signals.put(signal.SIGTERM)
+        assert one.wait(0, 1) == [5, 5]
+        assert reason_of(one) == reason_of(one, 1) == "stopped by node 1: SIGTERM between attempts"
+        one.start(1)
+        assert wait_until(lambda: isinstance(one.state(1).condition, st.HeldOpen), 60)
+        held = [fact for fact in one.facts(1) if isinstance(fact, ev.Held)]
+        assert (held[-1].attempt, held[-1].reason) == (1, "waits for node 0")
+        one.start(0, continued_by="kim")
+        assert one.wait(0, 1) == [0, 0]
+        assert [view.number for view in one.state(1).attempts] == [1, 2]
+        assert one.state(1).attempts[0].decision == one.state().attempts[0].decision
+        assert one.state(1).attempts[0].decided_by == "node 0"
+
+
+def test_a_node_that_is_not_ready_again_is_waited_for_no_longer_than_allowed(tmp_path: Path) -> None:
+    """Node 1's keeper shows life, but never says that it has read what was ordered."""
+    timing = Timing(grace_s=1.0, death_grace_s=0.5, node_timeout_s=4.0)
+    with cluster(tmp_path, FAILS_ONCE.replace('rank == "1"', 'rank == "0"'), timing=timing) as one:
+        other = one.run.node(1)
+        make_private(other.root)
+        beats = heartbeat.Heartbeat(other.heartbeat, "busy")
+        report = nd.Report(node=1, session="busy", host="b", nnodes=2, phase=nd.NodePhase.READY)
+        write_report(other, report)
+        one.start(0)
+
+        def is_over() -> bool:
+            beats.beat(time.monotonic())
+            if one.state().attempts:
+                ended = {"phase": nd.NodePhase.ENDED, "attempt": 1, "exit_code": 0}
+                write_report(other, msgspec.structs.replace(report, **ended))
+            return not one.threads[0].is_alive()
+
+        assert wait_until(is_over, 60)
+        assert one.wait(0) == [1]
+        why = "node 1 is not ready 4 s after the others: start the same command there again"
+        assert (reason_of(one), len(one.state().attempts)) == (why, 1)
