@@ -15,6 +15,7 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.ownership import NotRequested
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
@@ -328,22 +329,35 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     client = request_client.RequestClient(RunPaths(tmp_path))
     told: list[Answer] = []
 
-    def send(**asked: Any) -> None:
+    def send(kind: RequestKind = RequestKind.HOLD, **asked: Any) -> None:
         monkeypatch.setattr(request_client, "ask", Mock(return_value="7", **asked))
-        client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
+        client.sender(kind, 1, None, 100.0, told.append)()
 
     send()
     assert told.pop() == Answer("hold: asked the supervisor process", None)
     late = 100.0 + request_client.PATIENCE_S
     assert client.answers(state_of(), late) == []
     (answer,) = client.answers(state_of(), late + 0.1)
-    assert (answer.text.partition(";")[0], answer.good) == ("hold: no answer yet", False)
+    late_text = "hold: no answer yet; is the supervisor process alive? its log is keeper.log"
+    assert answer == Answer(late_text, False)
     assert client.answers(state_of(), late + 9.0) == [], "said once"
     assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == [Answer("hold: done", True)]
     assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == []
     send()
     assert client.answers(state_of(answered={"7": "no"}), 0.0) == [Answer("hold refused: no", False)]
+    for kind, said in (
+        (RequestKind.STACKS, "stacks: done · p shows them"),
+        (RequestKind.NOTE, "note: done"),
+        (RequestKind.ANSWER, "answer: done"),
+        (RequestKind.STOP_NOW, "stop now: accepted"),
+    ):
+        send(kind)
+        assert client.answers(state_of(answered={"7": "done"}), 0.0) == [Answer(said, True)]
     told.clear()
     send(side_effect=OSError(28, "No space left on device"))
-    assert told == [Answer(f"hold: not sent: No space left on device: {tmp_path / 'control'}", False)]
+    send(side_effect=NotRequested("it is over"))
+    assert told == [
+        Answer(f"hold: not sent: No space left on device: {tmp_path / 'control'}", False),
+        Answer("hold: not sent: it is over", False),
+    ]
     assert client.answers(state_of(answered={"7": "done"}), 0.0) == []
