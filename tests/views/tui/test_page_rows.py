@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,9 +16,12 @@ from supervisor.run.records import (
     Decision,
     DecisionKind,
     FailureClass,
+    Reason,
     SpecChange,
 )
+from supervisor.views.model.cause_context import Context, Nearby
 from supervisor.views.tui.pages import run_pages
+from supervisor.views.tui.pages.failure import FailurePage
 from supervisor.views.tui.pages.text_page import Page
 from supervisor.views.tui.panels import failure_card as card
 from supervisor.views.tui.shell.help import HelpLine, HelpScreen
@@ -100,6 +104,142 @@ def test_the_card_says_what_is_known_so_far() -> None:
         failed(running(), **{**known, "failing": killed}, ranks={1: gone}), width=100
     ).splitlines()
     assert shown[0] == " rank 1 died: SIGKILL; waiting for torchrun to end"
+
+
+# -- the failure page ---------------------------------------------------------------------------------------
+
+LOG = "t/1/stderr.log"
+FELL = verdict(
+    FailureClass.CUDA_OOM,
+    title="rank 1 ran out of memory",
+    rank=1,
+    node=2,
+    confidence=0.5,
+    cause=Cause(LOG, 7, "CUDA out of memory"),
+    advice=("use less", "or more"),
+    consequences=(
+        Consequence(FailureClass.NCCL_TIMEOUT, 0, "t/0/stderr.log", 9, "timed out"),
+        Consequence(FailureClass.NCCL_TIMEOUT, 2, "t/2/stderr.log", 9, "timed out"),
+        Consequence(FailureClass.TERMINATED, None, "log", 9, "bye"),
+    ),
+)
+STACKS = "artifacts/stacks-1.txt"
+
+
+def failure_page(state: st.RunState, **values: Any) -> FailurePage:
+    made = FailurePage(id="failure")
+    made.view = View(snapshot_of(state, **values), 62.0)
+    return made
+
+
+def page_lines(made: FailurePage, width: int = 80) -> list[str]:
+    assert made.view is not None
+    return text_of(made.rows(made.view, width)).splitlines()
+
+
+def test_the_failure_page_tells_all_of_it() -> None:
+    made = failure_page(failed(verdict=FELL, exit_code=1, decided_by="me"))
+    assert page_lines(made) == [
+        "✗ rank 1 ran out of memory",
+        "cuda_oom · 50 % sure · rank 1 fell first · node 2 · step 7 · exit code 1",
+        "not sure: read the evidence before you act",
+        "",
+        "cause",
+        "log      t/1/stderr.log:7",
+        "CUDA out of memory",
+        "",
+        "what followed  3 lines: consequences, not causes",
+        "ranks 0,2   nccl timeout t/0/stderr.log:9 timed out",
+        "a log       terminated log:9 bye",
+        "",
+        "what to do",
+        "· use less",
+        "· or more",
+        "",
+        "what stoker does",
+        "restart     it may pass (decided by me)",
+        "next        waiting for you: r, s",
+        "resume      from the first step, unless the script resumes by itself: no",
+        "            checkpoint is known",
+    ]
+    assert made.inner_keys() == [("L", "its log", "open_log"), ("y", "copy", "copy")]
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (
+            {"verdict": replace(FELL, rank=None, ranks=(0, 1), node=None, confidence=0.6)},
+            "cuda_oom · 60 % sure · ranks 0-1 alike · step 7",
+        ),
+        (
+            {"verdict": replace(FELL, cause=Cause(STACKS, 3, "rank 1 sleeps")), "last_step": None},
+            "cuda_oom · 50 % sure · rank 1 kept the others waiting · node 2 · before its first step",
+        ),
+        (
+            {"verdict": replace(FELL, reason=Reason.ENDED_EARLY, node=None)},
+            "cuda_oom (ended early) · 50 % sure · rank 1 fell first · step 7",
+        ),
+        (
+            {"verdict_provisional": True},
+            "provisional: its processes are still ending, and more may come",
+        ),
+        ({"verdict": replace(FELL, cause=None)}, "no line to point at: exit codes and silence told it"),
+        (
+            {"verdict": replace(FELL, consequences=FELL.consequences[:1])},
+            "what followed  a consequence, not the cause",
+        ),
+        ({"decided_by": "policy"}, "restart     it may pass"),
+    ],
+)
+def test_the_failure_page_says_what_is_known_of_it(values: dict[str, Any], line: str) -> None:
+    assert line in page_lines(failure_page(failed(**{"verdict": FELL, **values})))
+    without = replace(FELL, consequences=(), advice=())
+    lines = page_lines(failure_page(failed(**{**values, "verdict": without})))
+    assert not {"what followed", "what to do"} & {line.partition("  ")[0] for line in lines}
+
+
+def test_the_line_of_a_cause_stands_in_its_context() -> None:
+    lines = tuple(f"line {number}" for number in range(1, 31))
+    long = (*lines[:19], f"        {'CUDA out of memory ' * 3}".rstrip(), *lines[20:])
+    state = failed(verdict=replace(FELL, cause=Cause(LOG, 20, "CUDA out of memory")))
+    made = failure_page(state, nearby=Nearby({1: Context(LOG, 20, 1, long)}))
+    shown = page_lines(made, 60)
+    at = shown.index("log      t/1/stderr.log:20")
+    assert shown[at + 1 : at + 26] == [
+        *(f" {number:6} line {number}" for number in range(6, 20)),
+        "▸    20         CUDA out of memory CUDA out of memory CUDA",
+        "        out of memory",
+        *(f" {number:6} line {number}" for number in range(21, 29)),
+        "",
+    ]
+    gone = failure_page(state, nearby=Nearby({1: Context(LOG, 20, trouble="the log is gone")}))
+    assert page_lines(gone)[6:8] == ["CUDA out of memory", "the log is gone"]
+
+
+def test_the_failures_of_a_run_are_gone_through_one_by_one() -> None:
+    first, second = attempt_of(verdict=FELL), attempt_of(2, verdict=replace(FELL, cause=None))
+    third = attempt_of(3, verdict=replace(FELL, cause=Cause(STACKS, 3, "rank 1 sleeps")))
+    made = failure_page(state_of(HELD, first, attempt_of(4), second, third))
+    made.post_message = lambda _message: True  # type: ignore[method-assign, assignment]
+    assert text_of([made.titles()[0]]) == "failure · attempt 3 (3 of 3, ← →) · L opens the stacks"
+    assert "the same failure as attempts 1-2" in page_lines(made)
+    others = ("← →", "other failure", "focused.attempt(-1)")
+    assert made.inner_keys() == [others, ("L", "stacks", "open_log"), ("y", "copy", "copy")]
+    for way, title in (
+        (1, "3 (3 of 3, ← →) · L opens the stacks"),
+        (-1, "2 (2 of 3, ← →)"),
+        (-1, "1 (1 of 3, ← →) · L opens its log"),
+        (-1, "1 (1 of 3, ← →) · L opens its log"),
+        (1, "2 (2 of 3, ← →)"),
+    ):
+        made.action_attempt(way)
+        assert text_of([made.titles()[0]]) == f"failure · attempt {title}"
+    assert made.inner_keys() == [others]
+    nothing = failure_page(state_of())
+    nothing.action_attempt(-1)
+    assert page_lines(nothing) == ["nothing has failed yet: when something does, its cause stands here"]
+    assert (text_of([nothing.titles()[0]]), nothing.inner_keys()) == ("failure", [])
 
 
 # -- other pages --------------------------------------------------------------------------------------------
