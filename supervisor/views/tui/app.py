@@ -216,14 +216,12 @@ class StokerApp(ThemedApp):
         now = next(name for name in names if THEMES[name].name == self.theme)
         name = names[(names.index(now) + 1) % len(names)]
         self.theme = THEMES[name].name
-        self.notify(self.tr(f"theme {name}"), markup=False)
+        self.notify(self.tr(f"theme {name}"))
 
     async def on_mount(self) -> None:
         """Open the first screen."""
         if self._not_spoken:
-            self.notify(
-                "Chinese cannot be written in plain ASCII: with --ascii stoker speaks English", markup=False
-            )
+            self.notify("Chinese cannot be written in plain ASCII: with --ascii stoker speaks English")
         self.call_after_refresh(self._sign)
         if self._painted is not None:
             self.call_after_refresh(self._painted)

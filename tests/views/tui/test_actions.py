@@ -320,6 +320,14 @@ def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunF
     unknown = replace_job(record.job, knobs=replace_job(record.job.knobs, batch=None))
     assert suggested(BATCH, run_file=replace(record, job=unknown)) is None
     assert suggested(BATCH, run_file=record) == BatchSpec(4, 4, 2)
+    unread = snapshot_of(state_of(HELD, attempt_of(batch=BATCH)))
+    assert (actions.batch_flag(unread), actions.batch_copy(unread)) == ("", "")
+    read = snapshot_of(unread.state, run_file=record)
+    assert (actions.batch_flag(read), actions.batch_copy(read)) == ("", "")
+    knobs = replace_job(record.job.knobs, batch="conf/a.yaml#batch", accumulation="conf/b.yaml#accum")
+    files = replace(record, job=replace_job(record.job, knobs=knobs))
+    copy = "in a copy of conf/a.yaml, conf/b.yaml"
+    assert actions.batch_copy(snapshot_of(unread.state, run_file=files)) == copy
 
 
 # -- keys that do nothing, requests -----------------------------------------------------------------------------

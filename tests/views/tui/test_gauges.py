@@ -113,7 +113,7 @@ def test_a_chart_of_use_has_ten_minutes_and_at_least_one() -> None:
     assert chart(old) == ["100%┤          ", "    │⢸⣿⣿⣿⣿⣿⣿⣿⣿⣿", "  0%┤⣾⣿⣿⣿⣿⣿⣿⣿⣿⣿"]
 
 
-READ = {
+READ: dict[str, float | None] = {
     "util_ratio": 0.97,
     "memory_used_bytes": 60 * GIB,
     "memory_total_bytes": 80 * GIB,
@@ -122,7 +122,7 @@ READ = {
     "sm_clock_mhz": 1980.0,
     "throttle": 0.0,
 }
-BOX = {
+BOX: dict[str, float | None] = {
     "cpu_ratio": 0.6,
     "memory_used_bytes": 11.4 * GIB,
     "memory_total_bytes": 32 * GIB,
@@ -134,7 +134,7 @@ BOX = {
 }
 
 
-def card(index: int, **values: float) -> Gpu:
+def card(index: int, **values: float | None) -> Gpu:
     return Gpu(index, 1.0, values, track(*[0.1, 0.5, 0.9] * 30), ())
 
 

@@ -53,18 +53,18 @@ def progress(step: int | None = 10, **values: object) -> ev.Progress:
     return ev.Progress(**{"t": 0.0, "attempt": 1, "step": step, **values})  # type: ignore[arg-type]
 
 
-def head(state: st.RunState, width: int = 150, now: float = 40.0, **values: object) -> list[str]:
+def head(state: st.RunState, width: int = 150, now: float = 40.0, **values: Any) -> list[str]:
     """The two rows of the header, with at most two blanks in a row."""
     panel = header.HeaderPanel(id="header")
     panel.is_low = width < 100
-    rows = drawn(panel, snapshot_of(state, **values), width, 3, now=now)  # type: ignore[arg-type]
+    rows = drawn(panel, snapshot_of(state, **values), width, 3, now=now)
     return re.sub("  +", "  ", rows).split("\n")
 
 
 LOSS = track(*[3.0] * 41)
-STEPS = {"metrics": {"loss": LOSS, "step_time_s": track(*[2.0] * 41)}}
+STEPS: dict[str, Any] = {"metrics": {"loss": LOSS, "step_time_s": track(*[2.0] * 41)}}
 BATCH = BatchSpec(8, 2, 2)
-OOM = {"last_step": 40, "ended_t": 9.0, "verdict": verdict(FailureClass.CUDA_OOM)}
+OOM: dict[str, Any] = {"last_step": 40, "ended_t": 9.0, "verdict": verdict(FailureClass.CUDA_OOM)}
 FAILED = st.Finished(outcome=Outcome.FAILED, exit_code=1, reason="")
 BEHIND = {"lag_bytes": 30_000_000, "log_bytes": 40_000_000}
 

@@ -103,8 +103,9 @@ def test_behind_a_multiplexer_the_bell_stands_in_and_old_consoles_get_no_sequenc
     each.take(snapshot_of(failed()), 0.0)
     assert written == [BELL]
     written.clear()
-    each = signs(written, {"TERM": "linux"}, notice=NoticeKind.OSC9)
-    each.take(snapshot_of(going()), 0.0)
-    each.take(snapshot_of(failed()), 0.0)
-    each.close()
-    assert written == []
+    for console in ("linux", "dumb"):
+        each = signs(written, {"TERM": console}, notice=NoticeKind.OSC9)
+        each.take(snapshot_of(going()), 0.0)
+        each.take(snapshot_of(failed()), 0.0)
+        each.close()
+        assert written == []

@@ -139,8 +139,8 @@ def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
         total = max(totals) if len(totals) == 1 else 0.0
         say = (lambda value: fm.memory(value * total)) if total else fm.percent
         return Use("memory", snapshot.gpu_memory, 1.0, Gauge.MEMORY, say)
-    if memory and machine is not None and (total := machine.values.get("memory_total_bytes")):
-        return Use("RAM", machine.memory, total, Gauge.MEMORY, fm.memory)
+    if memory and machine is not None and (size := machine.values.get("memory_total_bytes")):
+        return Use("RAM", machine.memory, size, Gauge.MEMORY, fm.memory)
     if memory:
         return Use("RAM", (), 1.0, None, fm.memory)
     if machine is None or not machine.cpu:

@@ -264,14 +264,14 @@ class Requests:
         self._offer_first(self._access.continuer, CONTINUE)
 
     def _offer_first(self, adopter: Adopter | None, words: OfferWords, why: str = "") -> None:
+        assert adopter is not None, "the key is available"
         screen, feeder, run = self.panes.screen, self._access.feeder, self._access.client.run
-        if adopter is not None:
-            offer_first(screen, feeder.submit, adopter, run, words, self.panes.tell, why=why)
+        offer_first(screen, feeder.submit, adopter, run, words, self.panes.tell, why=why)
 
     def action_accept(self) -> None:
         """Restart a held run with the suggested change, asking first if something would be lost."""
-        if self.panes.snapshot is not None:
-            self._restart(offer_warning(self.panes.snapshot), RequestArgs(offered=True))
+        assert self.panes.snapshot is not None, "the key is available"
+        self._restart(offer_warning(self.panes.snapshot), RequestArgs(offered=True))
 
     def _restart(self, risk: str, args: RequestArgs) -> None:
         """Restart with a change, asking first if it is risky."""
@@ -290,8 +290,8 @@ class Requests:
     def action_answer(self, at: int) -> None:
         """Answer the question on the card, so the keeper can plan with the answer."""
         asked = self.panes.snapshot.state.open_question if self.panes.snapshot is not None else None
-        if asked is not None and at < len(asked.answers):
-            self._send(RequestKind.ANSWER, RequestArgs(answer=asked.answers[at].value))
+        assert asked is not None, "the key is available"
+        self._send(RequestKind.ANSWER, RequestArgs(answer=asked.answers[at].value))
 
     def action_note(self) -> None:
         """Prompt for a note."""
@@ -338,7 +338,8 @@ class Requests:
         from supervisor.views.tui.shell.restart_dialogs import ask_batch
 
         snapshot = self.panes.snapshot
-        if snapshot is not None and "smaller_batch" not in self.possible:
+        assert snapshot is not None, "the key is available"
+        if "smaller_batch" not in self.possible:
             offered = offer(snapshot)
             batch = offered.batch if offered is not None else None
             if batch is not None and batch.changes_global and "accept" in self.possible:
@@ -346,10 +347,9 @@ class Requests:
             else:
                 self.panes.tell(Answer(why_no_batch(snapshot), False))
             return
-        now = current_batch(snapshot) if snapshot else None
-        wanted = suggested_batch(snapshot) if snapshot else None
-        if snapshot is None or now is None or wanted is None:
-            return
+        now, wanted = current_batch(snapshot), suggested_batch(snapshot)
+        assert now is not None, "else no smaller one is possible"
+        assert wanted is not None, "else none is possible"
 
         def closed(number: str | None) -> None:
             if number is not None:
@@ -372,8 +372,8 @@ class Requests:
         from supervisor.views.tui.shell.restart_dialogs import Edited, EditScreen
 
         snapshot = self.panes.snapshot
-        if snapshot is None or snapshot.run_file is None:
-            return
+        assert snapshot is not None, "the key is available"
+        assert snapshot.run_file is not None, "the key is available"
         job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
         now, ran = next_job(job, snapshot.state), next_job(job, undecided(snapshot.state))
         proposed = now.after(offered, attempt.number).words if offered and attempt else now.words
