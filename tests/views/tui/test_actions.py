@@ -50,13 +50,12 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> RunFile:
     return found
 
 
-def possible(
-    condition: st.Condition, *, read_only: bool = False, can_adopt: bool = False, **values: object
-) -> set[str]:
+def possible(condition: st.Condition, **values: object) -> set[str]:
     mode = str(values.pop("mode", "launched"))
+    asked = {name: bool(values.pop(name)) for name in ("read_only", "can_adopt") if name in values}
     state = state_of(condition, values.pop("attempt", attempt_of()), mode=mode)  # type: ignore[arg-type]
     snapshot = snapshot_of(state, **values)  # type: ignore[arg-type]
-    return set(actions.possible(snapshot, read_only=read_only, can_adopt=can_adopt))
+    return set(actions.possible(snapshot, **asked))
 
 
 @pytest.mark.parametrize(

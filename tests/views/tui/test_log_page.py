@@ -197,10 +197,32 @@ FOUND = {"searched": Query.search("loss")}
             None,
         ),
         (
+            FOUND | {"search": tally(0, None, 0.5)},
+            "log · 0/stdout.log · /loss: none so far, 50% searched",
+            None,
+        ),
+        (
             {"shown": tally(12, None, 0.25), "following": True},
             "log · 0/stdout.log",
             "50% of 2K · 12 lines (25% searched) · following",
         ),
+        (
+            {"shown": tally(0, None, 0.25), "following": True},
+            "log · 0/stdout.log",
+            "50% of 2K · none so far, 25% searched · following",
+        ),
+        (
+            {"shown": tally(1, None, 1.0), "line_count": 1, "following": True},
+            "log · 0/stdout.log",
+            "50% of 2K · 1 line · following",
+        ),
+        (
+            {"shown": tally(3, None, 1.0), "line_count": 1500, "following": True},
+            "log · 0/stdout.log",
+            "50% of 2K · 3 of 1 500 lines · following",
+        ),
+        ({"nodes": (0, 2), "node_count": 3}, "log · nodes 0,2 of 3 · 0/stdout.log", None),
+        ({"nodes": (0, 1), "node_count": 2}, "log · 2 nodes · 0/stdout.log", None),
     ],
 )
 def test_the_title_says_which_logs_and_where_the_page_stands(

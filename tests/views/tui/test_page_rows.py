@@ -49,7 +49,8 @@ pytestmark = pytest.mark.usefixtures("no_app")
 
 def failed(condition: st.Condition = HELD, **values: Any) -> st.RunState:
     known: dict[str, Any] = {"ended_t": 61.0, "last_step": 7, "verdict": OOM, "decision": AGAIN, **values}
-    return state_of(condition, attempt_of(**known))
+    mode = known.pop("mode", "launched")
+    return state_of(condition, attempt_of(**known), mode=mode)
 
 
 def card_of(state: st.RunState, width: int = 80, height: int = 40, now: float = 0.0) -> str:
@@ -67,6 +68,57 @@ def test_in_a_low_pane_blank_rows_go_first_then_what_matters_least() -> None:
         assert card_of(failed(), height=height).splitlines() == lines[:height]
     heads = [line.split()[0] for line in lines if not line.startswith("   ")]
     assert heads == ["rank", "cause", "next", "resume", "why", "then", "advice"]
+
+
+BARE: dict[str, Any] = {"verdict": replace(OOM, cause=None, advice=(), consequences=())}
+SCRATCH = "resume   from the first step, unless the script resumes by itself: no checkpoint is known"
+OVER = st.Finished(outcome=ev.Outcome.FAILED, exit_code=3, reason="")
+WAITING = st.Backoff(attempt=1, until=10.0, decision=AGAIN)
+WATCHED = "next     stoker only watches this: it did not start it and restarts nothing"
+
+
+@pytest.mark.parametrize(
+    ("state", "now", "rows"),
+    [
+        (failed(with_fields(HELD, until=99.0), **BARE), 0, ["next     waiting for you: r, s (until 00:01)", SCRATCH]),
+        (failed(**BARE), 0, ["next     waiting for you: r, s", SCRATCH]),
+        (
+            failed(verdict=replace(BARE["verdict"], failure=FailureClass.CODE_ERROR)),
+            0,
+            ["next     waiting for you: r, s (leaving ends the run)", SCRATCH],
+        ),
+        (failed(WAITING, **BARE), 0, ["next     restarts by itself in 10 s  ▱▱▱▱▱▱▱▱▱▱", "plan     as it was", SCRATCH]),
+        (failed(WAITING, **BARE), 5, ["next     restarts by itself in 5 s  ▰▰▰▰▰▱▱▱▱▱", "plan     as it was", SCRATCH]),
+        (failed(WAITING, **BARE), 99, ["next     restarts now  ▰▰▰▰▰▰▰▰▰▰", "plan     as it was", SCRATCH]),
+        (failed(OVER, **BARE), 0, ["next     the run is over, exit code 3", "plan     as it was"]),
+        (failed(decision=None, **BARE), 0, ["next     policy has not decided yet"]),
+        (failed(mode="observed", **BARE), 0, [WATCHED, "to supervise it: stoker run --nproc-per-node N SCRIPT …"]),
+        (
+            failed(mode="observed", argv=("python", "train me.py"), **BARE),
+            0,
+            [WATCHED, "to supervise it: stoker run -- python 'train me.py'"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_card_says_what_follows(state: st.RunState, now: float, rows: list[str]) -> None:
+    why = [] if state.mode == "observed" or "policy has" in rows[0] else ["why      it may pass"]
+    shown = [line.strip() for line in card_of(state, 100, now=now).splitlines() if line.strip()]
+    assert shown == ["rank 1 ran out of memory", "cause    no line to point at", *rows, *why]
+
+
+def test_without_a_supervisor_a_person_is_waited_for() -> None:
+    panel = card.FailureCard(id="card")
+    assert " next     waiting for a person" in drawn(panel, snapshot_of(failed(), keeper=False), 80, 40)
+
+
+def test_a_change_is_said_in_one_line() -> None:
+    changed = SpecChange(
+        env=(("A", "1"),), set_args=(("--x", "1"),), new_port=True, from_scratch=True, argv=("a",)
+    )
+    whole = "A=1 · --x 1 · another port · from the start, without a checkpoint · "
+    assert card.change_text(changed) == f"{whole}other arguments"
+    assert card.change_text(changed, "--lr 1 → 2") == f"{whole}--lr 1 → 2"
+    assert card.change_text(SpecChange()) == "as it was"
 
 
 def test_the_card_says_what_is_known_so_far() -> None:
