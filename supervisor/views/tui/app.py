@@ -153,7 +153,7 @@ class StokerApp(ThemedApp):
     ENABLE_COMMAND_PALETTE = False  # the dashboard opens the palette, with only its own commands
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = set()
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q,ctrl+c", "leave", "leave", show=False, priority=False),
+        Binding("ctrl+q,ctrl+c", "leave", "leave"),
     ]
 
     takes_signals = False

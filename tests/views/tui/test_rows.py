@@ -56,7 +56,8 @@ def progress(step: int | None = 10, **values: object) -> ev.Progress:
 def head(state: st.RunState, width: int = 150, now: float = 40.0, **values: Any) -> list[str]:
     """The two rows of the header, with at most two blanks in a row."""
     panel = header.HeaderPanel(id="header")
-    panel.is_low = width < 100
+    if width < 100:
+        panel.is_low = True
     rows = drawn(panel, snapshot_of(state, **values), width, 3, now=now)
     return re.sub("  +", "  ", rows).split("\n")
 

@@ -30,8 +30,8 @@ class FailurePage(Page):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *Page.BINDINGS,
-        Binding("left", "attempt(-1)", "earlier failure", show=False),
-        Binding("right", "attempt(1)", "later failure", show=False),
+        Binding("left", "attempt(-1)", "earlier failure"),
+        Binding("right", "attempt(1)", "later failure"),
     ]
     heading = "failure"
     uses_clock = True
