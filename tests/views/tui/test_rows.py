@@ -14,6 +14,7 @@ from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
+from supervisor.run.heartbeat import SILENT_S
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Decision,
@@ -22,10 +23,12 @@ from supervisor.run.records import (
 )
 from supervisor.views import format as fm
 from supervisor.views.model.run_list import RunRow
+from supervisor.views.model.snapshot import Node
 from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels import header
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
+from supervisor.views.tui.widgets.paint import TextStyle
 from supervisor.views.tui.widgets.panel import View
 from tests.views.tui.still import (
     attempt_of,
@@ -356,13 +359,110 @@ def slow_rank(rank: int | None = None, **values: object) -> st.RunState:
 
 
 def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
+    """It prints the shortest step time, and the others wait so long for it."""
     panel = rank_panel(slow_rank(0, lost_s=0.5, step_s=1.5))
-    _, first, second, third = table(panel)
-    assert first[:3] == ["0", "stepping", "10"]
-    assert "+500ms" in first, "it prints the shortest step time, and the others wait so long for it"
-    assert "+15" in second
-    assert "+0" in third
-    assert text_of([panel.titles()[1]]) == "⚠ slow: 0"
+    panel.take_lines({"1": "loss 2.0\n"})
+    assert [" ".join(row) for row in table(panel, 120)] == [
+        "rank state step ms/step skew data mem cpu pid seen last line",
+        "0 stepping 10 1 000 +500ms 0 ms – – % 40 –",
+        "1 stepping 9 1 200 +15 % ⚠ 200 ms – – % 39 – loss 2.0",
+        "2 stepping 10 1 040 +0 % – 1.0G – % 38 –",
+    ]
+    assert [text_of([title]) for title in panel.titles()] == ["ranks · 3", "⚠ slow: 0"]
+    assert "+1.25s" in table(rank_panel(slow_rank(0, lost_s=1.25, step_s=1.5)))[1]
+
+
+def test_a_rank_that_died_and_those_that_stall_stand_out() -> None:
+    dead = st.RankState(local_rank=2, rank=2, pid=38, exited=True, exit_code=1)
+    attempt = three_ranks(r2=dead).attempts[0]
+    stall = ev.StallFlagged(t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1, flag_s=10)
+    state = state_of(None, replace(attempt, stall=stall))
+    panel = rank_panel(state, {name: replace(rank, stepped_t=50.0) for name, rank in SAMPLES.items()})
+    assert panel.view is not None
+    for now, ages in ((109.0, ["59 s", "59 s", "59 s"]), (110.0, ["1 m ⚠", "1 m ⚠", "1 m"])):
+        panel.view = View(panel.view.snapshot, now)
+        rows = panel.body(90, 10)[1:]
+        assert [text_of([row]).rstrip()[-len(age) :] for row, age in zip(rows, ages, strict=True)] == ages
+    styles = [[span.style for span in row if span.text.strip()] for row in rows]
+    assert [(row[0], row[1], row[-1]) for row in styles] == [
+        (TextStyle.STRONG, TextStyle.LIVE, TextStyle.WARN),
+        (TextStyle.STRONG, TextStyle.LIVE, TextStyle.WARN),
+        (TextStyle.STRONG, TextStyle.BAD, TextStyle.DIM),
+    ]
+    assert text_of([panel.titles()[1]]) == "✗ 1 gone"
+    assert text_of(rank_panel(state_of(), {}).body(90, 10)[1:]) == "no rank has started yet"
+    stepped = rank_panel(state_of(None, attempt_of(last_step=3)), {})
+    assert text_of(stepped.body(90, 10)[1:]) == "no process says its rank"
+
+
+def test_a_rank_alone_has_the_values_of_the_job() -> None:
+    alone = attempt_of(ranks={0: st.RankState(local_rank=0, rank=0, pid=40)}, last_step=7)
+    panel = ranks.RanksPanel(id="ranks")
+    only = {"0": rank_of("0", rss_bytes=GIB, cpu_ratio=0.5)}
+    metrics: dict[str, Track] = {"step_time_s": track(0.25, 0.25)}
+    panel.view = View(snapshot_of(state_of(None, alone), ranks=only, metrics=metrics), 1.0)
+    assert " ".join(table(panel, 100)[1]) == "0 stepping 7 250 – 1.0G 50 % 40 –"
+
+
+@pytest.mark.parametrize(
+    ("width", "names"),
+    [
+        (120, "rank state step ms/step skew data compute mem peak cpu pid seen|last line"),
+        (100, "rank state step ms/step skew data compute mem peak cpu pid seen"),
+        (60, "rank state step ms/step skew mem seen"),
+        (40, "rank state step ms/step mem"),
+    ],
+)
+def test_the_columns_that_fit(width: int, names: str) -> None:
+    first, _, line = names.partition("|")
+    found = ranks.columns_of(width, reported={"data_wait_s", "compute_s", "memory_peak_bytes"})
+    assert [name for name, _ in found] == [*first.split(), *([line] if line else [])]
+    assert sum(size + 1 for _, size in found) <= width + 1
+
+
+@pytest.mark.parametrize(
+    ("sight", "condition", "values", "word"),
+    [
+        (None, running(), {}, "stepping"),
+        (None, st.Launching(attempt=1), {}, "starting"),
+        (None, st.Preflight(), {}, "ready"),
+        (None, st.HeldOpen(attempt=1, reason="", decision=None), {}, "waits"),
+        (None, st.Ended(attempt=1, exit_code=0), {"exit_code": 0}, "ended"),
+        (None, st.Ended(attempt=1, exit_code=1), {"exit_code": 1}, "✗ ended"),
+        (None, running(), {"number": 2}, "starting"),
+        (None, FAILED, {"exit_code": 1}, "✗ exit 1"),
+        (None, FAILED, {"exit_code": 0}, "✗ failed"),
+        (ev.NodeSight.LEFT, running(), {}, "✗ gone"),
+        (ev.NodeSight.SILENT, running(), {}, "⚠ no sign"),
+        (ev.NodeSight.JOINED, running(), {"beat_t": 0.0}, "⚠ no sign"),
+    ],
+)
+def test_what_a_node_does(
+    sight: ev.NodeSight | None, condition: st.Condition, values: dict[str, Any], word: str
+) -> None:
+    own = {0: st.RankState(local_rank=0, rank=1)}
+    known = {name: value for name, value in values.items() if name != "beat_t"}
+    state = state_of(condition, attempt_of(**{"number": 1, "ranks": own, **known}))
+    node = Node(1, RunPaths(Path("/r")).node(1), state, {}, (), None, values.get("beat_t"))
+    nodes = {1: ev.NodeSeen(t=0.0, node=1, sight=sight, host="b")} if sight is not None else {}
+    leader = snapshot_of(state_of(running(), attempt_of(), nodes=nodes))
+    assert ranks.node_state(node, leader, SILENT_S + 1).text == word
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (0, "0"),
+        (999.4, "999"),
+        (999.5, "1.0K"),
+        (9940, "9.9K"),
+        (9950, "10K"),
+        (112e6, "112M"),
+        (1.2e9, "1.2G"),
+    ],
+)
+def test_a_rate_of_a_network_has_four_cells(rate: float, text: str) -> None:
+    assert ranks.short_rate(rate) == text
 
 
 @pytest.mark.parametrize(
