@@ -125,7 +125,7 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.Finished():
             return OUTCOMES[condition.outcome]
         case _ as unreachable:
-            assert_never(unreachable)
+            return assert_never(unreachable)
 
 
 def _quiet_span(since: float, now: float) -> Span:
