@@ -205,12 +205,10 @@ def test_what_is_asked_before_something_is_lost(
     ("condition", "text"),
     [
         (BACKOFF, "restart? it ran out of memory with these settings"),
-        (
-            HELD,
-            f"restart? it ran out of memory with these settings; 5 steps may be lost: the next attempt begins {actions.FROM_FIRST_STEP}",
-        ),
+        (HELD,
+            f"restart? it ran out of memory with these settings; 5 steps may be lost: the next attempt begins {actions.FROM_FIRST_STEP}"),
     ],
-)
+)  # fmt: skip
 def test_a_restart_that_would_run_out_of_memory_again_is_asked_about(
     condition: st.Condition, text: str
 ) -> None:

@@ -141,17 +141,15 @@ def card(index: int, **values: float | None) -> Gpu:
 @pytest.mark.parametrize(
     ("width", "row"),
     [
-        (
-            120,
-            "GPU 0    97 % ▁▁▁▁▄▁▁▁▁▁▄▁▁▁▁▁▄▁▁▁▁▁▄▁  60.0/80 GiB ━━━━━━━━━━━━────     64 °C   612 W   1980 MHz             ",
-        ),
+        (120,
+            "GPU 0    97 % ▁▁▁▁▄▁▁▁▁▁▄▁▁▁▁▁▄▁▁▁▁▁▄▁  60.0/80 GiB ━━━━━━━━━━━━────     64 °C   612 W   1980 MHz             "),
         (80, "GPU 0    97 % ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁  60.0/80 GiB ━━━━━━──     64 °C   612 W   1980 MHz"),
         (60, "GPU 0    97 % ▁▁▁▁▁▁  60.0/80 GiB ━━━━━━──     64 °C   612 W"),
         (50, "GPU 0    97 % ▁▁▁▁▁▁  60.0/80 GiB ━━━━━━──   612 W"),
         (40, "GPU 0    97 % ▁▁▁▁  60.0/80 GiB ━━━━━━──"),
         (30, "GPU 0    97 %   60.0/80 GiB"),
     ],
-)
+)  # fmt: skip
 def test_a_row_of_a_gpu_loses_what_matters_least(width: int, row: str) -> None:
     panel = DevicesPanel(id="devices")
     assert drawn(panel, snapshot_of(state_of(), gpus=(card(0, **READ),)), width) == row

@@ -28,13 +28,7 @@ BASE = ALWAYS | {"log"}
         # Without a GPU no chart says how busy the machine is.
         (120, 40, CPU, "devices loss ranks tiles", [23, 5, 0, 66, 43]),
         # Many ranks need the room themselves.
-        (
-            200,
-            50,
-            Needs(devices=8, ranks=64),
-            "charts devices loss ranks tiles timeline",
-            [31, 10, 6, 90, 72],
-        ),
+        (200, 50, Needs(devices=8, ranks=64), "charts devices loss ranks tiles timeline", [31, 10, 6, 90, 72]),
         # Of a log from elsewhere no machine is shown.
         (120, 60, Needs(devices=0, ranks=0), "loss tiles", [36, 0, 0, 66, 43]),
         (200, 60, Needs(devices=0, ranks=8), "loss ranks tiles timeline", [37, 0, 0, 90, 72]),
@@ -43,22 +37,12 @@ BASE = ALWAYS | {"log"}
         (80, 24, Needs(devices=2, ranks=2, card_rows=40), "card", [13, 13, 0]),
         (80, 16, Needs(devices=2, ranks=2, card_rows=40), "card", [6, 6, 0]),
         (120, 40, Needs(devices=2, ranks=2, card_rows=12), "card tiles", [12, 0, 0, 66, 43]),
-        (
-            150,
-            40,
-            Needs(devices=2, ranks=2, card_rows=40),
-            "card charts devices ranks tiles timeline",
-            [27, 4, 16, 67, 54],
-        ),
-        (
-            150,
-            40,
-            Needs(devices=2, ranks=2, card_rows=12),
-            "card charts devices ranks tiles timeline",
-            [20, 4, 11, 67, 54],
-        ),
+        (150, 40, Needs(devices=2, ranks=2, card_rows=40), "card charts devices ranks tiles timeline", [27, 4,
+            16, 67, 54]),
+        (150, 40, Needs(devices=2, ranks=2, card_rows=12), "card charts devices ranks tiles timeline", [20, 4,
+            11, 67, 54]),
     ],
-)
+)  # fmt: skip
 def test_what_a_size_shows(width: int, height: int, needs: Needs, more: str, sizes: list[int]) -> None:
     """In one column: the heights of both panes, the upper one and the devices. Else: the heights of all panes on the right, the
     devices and the charts, and the widths of the right side and the timeline."""

@@ -80,24 +80,22 @@ WATCHED = "next     stoker only watches this: it did not start it and restarts n
 @pytest.mark.parametrize(
     ("state", "now", "rows"),
     [
-        (failed(with_fields(HELD, until=99.0), **BARE), 0, ["next     waiting for you: r, s (until 00:01)", SCRATCH]),
+        (failed(with_fields(HELD, until=99.0), **BARE), 0, ["next     waiting for you: r, s (until 00:01)",
+            SCRATCH]),
         (failed(**BARE), 0, ["next     waiting for you: r, s", SCRATCH]),
-        (
-            failed(verdict=replace(BARE["verdict"], failure=FailureClass.CODE_ERROR)),
-            0,
-            ["next     waiting for you: r, s (leaving ends the run)", SCRATCH],
-        ),
-        (failed(WAITING, **BARE), 0, ["next     restarts by itself in 10 s  ▱▱▱▱▱▱▱▱▱▱", "plan     as it was", SCRATCH]),
-        (failed(WAITING, **BARE), 5, ["next     restarts by itself in 5 s  ▰▰▰▰▰▱▱▱▱▱", "plan     as it was", SCRATCH]),
+        (failed(verdict=replace(BARE["verdict"], failure=FailureClass.CODE_ERROR)), 0, ["next     waiting for you: r, s (leaving ends the run)",
+            SCRATCH]),
+        (failed(WAITING, **BARE), 0, ["next     restarts by itself in 10 s  ▱▱▱▱▱▱▱▱▱▱", "plan     as it was",
+            SCRATCH]),
+        (failed(WAITING, **BARE), 5, ["next     restarts by itself in 5 s  ▰▰▰▰▰▱▱▱▱▱", "plan     as it was",
+            SCRATCH]),
         (failed(WAITING, **BARE), 99, ["next     restarts now  ▰▰▰▰▰▰▰▰▰▰", "plan     as it was", SCRATCH]),
         (failed(OVER, **BARE), 0, ["next     the run is over, exit code 3", "plan     as it was"]),
         (failed(decision=None, **BARE), 0, ["next     policy has not decided yet"]),
-        (failed(mode="observed", **BARE), 0, [WATCHED, "to supervise it: stoker run --nproc-per-node N SCRIPT …"]),
-        (
-            failed(mode="observed", argv=("python", "train me.py"), **BARE),
-            0,
-            [WATCHED, "to supervise it: stoker run -- python 'train me.py'"],
-        ),
+        (failed(mode="observed", **BARE), 0, [WATCHED,
+            "to supervise it: stoker run --nproc-per-node N SCRIPT …"]),
+        (failed(mode="observed", argv=("python", "train me.py"), **BARE), 0, [WATCHED,
+            "to supervise it: stoker run -- python 'train me.py'"]),
     ],
 )  # fmt: skip
 def test_the_card_says_what_follows(state: st.RunState, now: float, rows: list[str]) -> None:
@@ -220,30 +218,19 @@ def test_the_failure_page_tells_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        (
-            {"verdict": replace(FELL, rank=None, ranks=(0, 1), node=None, confidence=0.6)},
-            "cuda_oom · 60 % sure · ranks 0-1 alike · step 7",
-        ),
-        (
-            {"verdict": replace(FELL, cause=Cause(STACKS, 3, "rank 1 sleeps")), "last_step": None},
-            "cuda_oom · 50 % sure · rank 1 kept the others waiting · node 2 · before its first step",
-        ),
-        (
-            {"verdict": replace(FELL, reason=Reason.ENDED_EARLY, node=None)},
-            "cuda_oom (ended early) · 50 % sure · rank 1 fell first · step 7",
-        ),
-        (
-            {"verdict_provisional": True},
-            "provisional: its processes are still ending, and more may come",
-        ),
+        ({"verdict": replace(FELL, rank=None, ranks=(0, 1), node=None, confidence=0.6)},
+            "cuda_oom · 60 % sure · ranks 0-1 alike · step 7"),
+        ({"verdict": replace(FELL, cause=Cause(STACKS, 3, "rank 1 sleeps")), "last_step": None},
+            "cuda_oom · 50 % sure · rank 1 kept the others waiting · node 2 · before its first step"),
+        ({"verdict": replace(FELL, reason=Reason.ENDED_EARLY, node=None)},
+            "cuda_oom (ended early) · 50 % sure · rank 1 fell first · step 7"),
+        ({"verdict_provisional": True}, "provisional: its processes are still ending, and more may come"),
         ({"verdict": replace(FELL, cause=None)}, "no line to point at: exit codes and silence told it"),
-        (
-            {"verdict": replace(FELL, consequences=FELL.consequences[:1])},
-            "what followed  a consequence, not the cause",
-        ),
+        ({"verdict": replace(FELL, consequences=FELL.consequences[:1])},
+            "what followed  a consequence, not the cause"),
         ({"decided_by": "policy"}, "restart     it may pass"),
     ],
-)
+)  # fmt: skip
 def test_the_failure_page_says_what_is_known_of_it(values: dict[str, Any], line: str) -> None:
     assert line in page_lines(failure_page(failed(**{"verdict": FELL, **values})))
     without = replace(FELL, consequences=(), advice=())
@@ -312,16 +299,12 @@ STALL = ev.StallFlagged(
         ({}, "ended as a hang after 5 m 00 s at the earliest"),
         ({"stall": with_fields(STALL, act_s=None)}, "never ended by itself"),
         ({"kept": ev.HangKept(t=61.0, attempt=1, by="me")}, "me keeps waiting"),
-        (
-            {"countdown": ev.HangCountdown(t=61.0, attempt=1, until=92.0, left_s=30, text="", rule="")},
-            "ended as a hang in 30 s",
-        ),
-        (
-            {"stacks": ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps", collective="all_reduce 5")},
-            "all_reduce 5",
-        ),
+        ({"countdown": ev.HangCountdown(t=61.0, attempt=1, until=92.0, left_s=30, text="", rule="")},
+            "ended as a hang in 30 s"),
+        ({"stacks": ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps", collective="all_reduce 5")},
+            "all_reduce 5"),
     ],
-)
+)  # fmt: skip
 def test_a_stall_is_explained(values: dict[str, Any], text: str) -> None:
     state = state_of(None, attempt_of(**{"stall": STALL, **values}))
     said = page(run_pages.AdvisoriesPage(id="advisories"), state, now=62.0)

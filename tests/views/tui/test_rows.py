@@ -85,29 +85,20 @@ def watched(condition: st.Condition, attempt: st.AttemptState, **values: object)
 @pytest.mark.parametrize(
     ("width", "first", "second"),
     [
-        (
-            150,
+        (150,
             " stoker  brave-otter · attempt 1 · ● stepping  step  40 / 100 ━━━━━━━━━━━━━───────────────────  40 % ",
-            " gpt · 2 ranks · micro-batch 8 × accumulation 2 × 2 ranks = global batch 32  elapsed 00:00:40  ETA --:--:--  started 00:00 ",
-        ),
-        (
-            100,
+            " gpt · 2 ranks · micro-batch 8 × accumulation 2 × 2 ranks = global batch 32  elapsed 00:00:40  ETA --:--:--  started 00:00 "),
+        (100,
             " stoker  brave-otter · attempt 1 · ● stepping  step  40 / 100 ━━━━━━━━━━━━╸──────────────────  40 % ",
-            " gpt · 2 ranks · global batch 32  elapsed 00:00:40  ETA --:--:--  started 00:00 ",
-        ),
-        (
-            99,
+            " gpt · 2 ranks · global batch 32  elapsed 00:00:40  ETA --:--:--  started 00:00 "),
+        (99,
             " stoker  brave-otter · attempt 1 · ● stepping  step  40 / 100 ━━━━━━━━━━━━──────────────────  40 % ",
-            " gpt · 2 ranks · global batch 32  2.00 s/step  elapsed 00:00:40  ETA --:--:-- ",
-        ),
-        (
-            60,
-            " brave-otter · ● stepping  step  40 / 100 ━━━━╸──────  40 % ",
-            " gpt · 2 ranks  2.00 s/step  elapsed 00:00:40  ETA --:--:-- ",
-        ),
+            " gpt · 2 ranks · global batch 32  2.00 s/step  elapsed 00:00:40  ETA --:--:-- "),
+        (60, " brave-otter · ● stepping  step  40 / 100 ━━━━╸──────  40 % ",
+            " gpt · 2 ranks  2.00 s/step  elapsed 00:00:40  ETA --:--:-- "),
         (40, " brave-otter · ● stepping", " step  40 / 100  40 % "),
     ],
-)
+)  # fmt: skip
 def test_the_header_has_what_fits_in_it(width: int, first: str, second: str) -> None:
     assert head(going(), width, **STEPS) == [first, second]
 
@@ -117,74 +108,35 @@ def test_the_header_has_what_fits_in_it(width: int, first: str, second: str) -> 
     [
         (going(), STEPS | {"keeper": False}, "? stepping ⚠ supervisor process is gone", ""),
         (going(), STEPS | {"now": 99.0}, "● stepping · no step for 59 s", "00:01:39  ETA --"),
-        (
-            going(),
-            {"metrics": {"loss": LOSS}, "pace": track(1.0, 1.0, 1.0), "pace_s": 1.0, "width": 99},
-            "● stepping",
-            "  ~1.00 s/step  elapsed 00:00:40  ETA 00:01:00 ",
-        ),
+        (going(), {"metrics": {"loss": LOSS}, "pace": track(1.0, 1.0, 1.0), "pace_s": 1.0, "width": 99},
+            "● stepping", "  ~1.00 s/step  elapsed 00:00:40  ETA 00:01:00 "),
         (going(progress=progress(40, **BEHIND)), STEPS, "● stepping · log read to 10 of 40 MB  step", ""),
         (state_of(), {}, "● stepping  no step yet ", ""),
         (state_of(running(), attempt_of(first_loss=2.0)), {}, "  no step named ", ""),
-        (
-            state_of(running(), attempt_of(first_loss=2.0), progress=progress(None, epoch=3.5)),
-            {},
-            "  epoch 3.5 ",
-            "",
-        ),
+        (state_of(running(), attempt_of(first_loss=2.0), progress=progress(None, epoch=3.5)), {},
+            "  epoch 3.5 ", ""),
         (state_of(running(), attempt_of(), progress=progress(None, epoch=3.5)), {}, "  epoch 3.5 ", ""),
         (state_of(running(), attempt_of(last_step=145), total_steps=100), {}, "  step 145 ", ""),
-        (
-            going(progress=progress(39, epoch=3.0, total_epochs=10.0, epoch_step=9, epoch_steps=10)),
-            {},
-            "  epoch 3 / 10 · step 10 / 10 ━━━━━━━━━━━━━───────────────────  40 % ",
-            "",
-        ),
-        (
-            going(progress=progress(40, epoch=6.0, total_epochs=10.0)),
-            {},
-            "  epoch 6 / 10 · step  40 / 100 ",
-            "",
-        ),
-        (
-            state_of(FAILED, attempt_of(**OOM)),
-            STEPS,
-            "✗ failed  step 40 ",
-            "  loss 3.000  elapsed 00:00:09  s",
-        ),
-        (
-            state_of(FAILED, attempt_of(**OOM)),
-            STEPS | {"loss_name": "mlm_loss"},
-            "",
-            "  mlm_loss 3.000  elapsed 00:00:09  s",
-        ),
+        (going(progress=progress(39, epoch=3.0, total_epochs=10.0, epoch_step=9, epoch_steps=10)), {},
+            "  epoch 3 / 10 · step 10 / 10 ━━━━━━━━━━━━━───────────────────  40 % ", ""),
+        (going(progress=progress(40, epoch=6.0, total_epochs=10.0)), {}, "  epoch 6 / 10 · step  40 / 100 ",
+            ""),
+        (state_of(FAILED, attempt_of(**OOM)), STEPS, "✗ failed  step 40 ",
+            "  loss 3.000  elapsed 00:00:09  s"),
+        (state_of(FAILED, attempt_of(**OOM)), STEPS | {"loss_name": "mlm_loss"}, "",
+            "  mlm_loss 3.000  elapsed 00:00:09  s"),
         (state_of(FAILED, attempt_of(**OOM)), {"odd": {"loss": (1, "nan")}}, "", "  loss nan  elapsed"),
-        (
-            state_of(running(2), attempt_of(ended_t=5.0), attempt_of(2, planned_t=6.0)),
-            {"now": 10.0},
-            " · attempt 2 · ● stepping",
-            "  elapsed 00:00:09 (waiting left out)  ETA",
-        ),
-        (
-            watched(running(), attempt_of()),
-            {},
-            " stoker  brave-otter · observed · ● reading",
-            " gpt  elapsed --:--:--  ETA --:--:--  started – ",
-        ),
-        (
-            watched(running(), attempt_of(log_checked=True, started_t=5.0, day_guessed=True), **BEHIND),
-            {},
+        (state_of(running(2), attempt_of(ended_t=5.0), attempt_of(2, planned_t=6.0)), {"now": 10.0},
+            " · attempt 2 · ● stepping", "  elapsed 00:00:09 (waiting left out)  ETA"),
+        (watched(running(), attempt_of()), {}, " stoker  brave-otter · observed · ● reading",
+            " gpt  elapsed --:--:--  ETA --:--:--  started – "),
+        (watched(running(), attempt_of(log_checked=True, started_t=5.0, day_guessed=True), **BEHIND), {},
             " · ● reading 40 MB, 25 %  ━━━━━━━━──────────────────────── 25 % ",
-            "  elapsed 00:00:35  ETA --:--:--  started ~00:00 ",
-        ),
-        (
-            watched(st.Ended(attempt=1, exit_code=0), attempt_of(log_checked=True, started_t=5.0), **BEHIND),
-            {},
-            " · ◆ ended, reading its logs · reading 40 MB, 25 %  ━━━",
-            "  elapsed 00:00:35  started 00:00 ",
-        ),
+            "  elapsed 00:00:35  ETA --:--:--  started ~00:00 "),
+        (watched(st.Ended(attempt=1, exit_code=0), attempt_of(log_checked=True, started_t=5.0), **BEHIND), {},
+            " · ◆ ended, reading its logs · reading 40 MB, 25 %  ━━━", "  elapsed 00:00:35  started 00:00 "),
     ],
-)
+)  # fmt: skip
 def test_the_header_says_what_is_known(
     state: st.RunState, values: dict[str, Any], first: str, second: str
 ) -> None:
@@ -196,20 +148,13 @@ def test_the_header_says_what_is_known(
 @pytest.mark.parametrize(
     ("batch", "forms"),
     [
-        (
-            BatchSpec(8, 2, 2),
-            ("8 × accumulation 2 × 2 ranks = global batch 32", "8, accumulation 2, global batch 32"),
-        ),
+        (BatchSpec(8, 2, 2), ("8 × accumulation 2 × 2 ranks = global batch 32",
+            "8, accumulation 2, global batch 32")),
         (BatchSpec(8, 1, 1), ("8 × accumulation 1 × 1 rank = global batch 8", "8, global batch 8")),
-        (
-            BatchSpec(8, 1, 2, BatchUnit.TOKENS, 128),
-            (
-                "8 × 128 tokens × accumulation 1 × 2 ranks = global batch 2 048 tokens",
-                "8, global batch 2 048 tokens",
-            ),
-        ),
+        (BatchSpec(8, 1, 2, BatchUnit.TOKENS, 128), ("8 × 128 tokens × accumulation 1 × 2 ranks = global batch 2 048 tokens",
+            "8, global batch 2 048 tokens")),
     ],
-)
+)  # fmt: skip
 def test_a_batch_is_shortened_to_what_counts(batch: BatchSpec, forms: tuple[str, str]) -> None:
     *longer, shortest = header.batch_forms(batch)
     assert longer == [f"micro-batch {form}" for form in forms]

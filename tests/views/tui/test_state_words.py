@@ -66,11 +66,7 @@ def observed(condition: st.Condition, attempt: st.AttemptState, **values: Any) -
         (state_of(diagnosed(FailureClass.HEALTHY)), "✓ done", TextStyle.LIVE),
         (observed(diagnosed(FailureClass.HEALTHY), QUIET), "○ quiet for 2 h", TextStyle.WARN),
         (observed(diagnosed(FailureClass.HEALTHY), UNSEEN), "○ ended: how is not known", TextStyle.WARN),
-        (
-            state_of(st.Backoff(attempt=1, until=NOW - 5, decision=AGAIN)),
-            "↻ restarts in 0 s",
-            TextStyle.WARN,
-        ),
+        (state_of(st.Backoff(attempt=1, until=NOW - 5, decision=AGAIN)), "↻ restarts in 0 s", TextStyle.WARN),
         (state_of(held(NOW + 3600)), "‖ waiting for you: ends in 1 h 00 m", TextStyle.WARN),
         (state_of(held(NOW + 3601)), "‖ waiting for you", TextStyle.WARN),
         (state_of(finished(Outcome.SUCCEEDED)), "✓ succeeded", TextStyle.LIVE),
@@ -82,7 +78,7 @@ def observed(condition: st.Condition, attempt: st.AttemptState, **values: Any) -
         (observed(finished(Outcome.LOST), QUIET), "○ quiet for 2 h", TextStyle.WARN),
         (observed(finished(Outcome.FAILED), QUIET), "✗ failed", TextStyle.BAD),
     ],
-)
+)  # fmt: skip
 def test_each_state_has_its_word(state: st.RunState, text: str, style: TextStyle) -> None:
     assert words.condition_span(snapshot_of(state), NOW) == (text, style)
 
@@ -116,48 +112,21 @@ def test_without_a_keeper_nobody_knows_whether_it_runs_on() -> None:
     [
         (observed(running(), QUIET), "○ quiet for 2 h", "○ quiet 2 h", "quiet"),
         (observed(running(), attempt_of()), "● reading", "● reading", "live"),
-        (
-            observed(running(), QUIET, progress=BEHIND),
-            "● reading 40 MB, 25 %",
-            "● reading",
-            "quiet",
-        ),
-        (
-            observed(running(phase=ev.Phase.RENDEZVOUS), attempt_of(log_checked=True)),
-            "● live",
-            "● live",
-            "live",
-        ),
-        (
-            observed(finished(Outcome.LOST), UNSEEN),
-            "○ ended: how is not known",
-            "○ end unknown",
-            "unknown",
-        ),
-        (
-            observed(finished(Outcome.STOPPED), QUIET),
-            "○ no longer watched",
-            "○ not watched",
-            "unwatched",
-        ),
+        (observed(running(), QUIET, progress=BEHIND), "● reading 40 MB, 25 %", "● reading", "quiet"),
+        (observed(running(phase=ev.Phase.RENDEZVOUS), attempt_of(log_checked=True)), "● live", "● live",
+            "live"),
+        (observed(finished(Outcome.LOST), UNSEEN), "○ ended: how is not known", "○ end unknown", "unknown"),
+        (observed(finished(Outcome.STOPPED), QUIET), "○ no longer watched", "○ not watched", "unwatched"),
         (state_of(st.Ended(attempt=1, exit_code=1)), "◆ ended, reading its logs", "◆ ended", "ended"),
         (state_of(stopping(step=ev.StopStep.SIGTERM)), "◆ stopping (sigterm)", "◆ stopping", "stopping"),
         (state_of(running(), attempt_of(stall=STALL)), "⚠ stalled", "⚠ stalled", "running"),
-        (
-            state_of(running(), attempt_of(stall=STALL, countdown=COUNTDOWN)),
-            "⚠ hang: ending in 30 s",
-            "⚠ hang",
-            "running",
-        ),
-        (
-            state_of(st.Backoff(attempt=1, until=NOW + 61, decision=AGAIN)),
-            "↻ restarts in 1 m 01 s",
-            "↻ backoff",
-            "backoff",
-        ),
+        (state_of(running(), attempt_of(stall=STALL, countdown=COUNTDOWN)), "⚠ hang: ending in 30 s",
+            "⚠ hang", "running"),
+        (state_of(st.Backoff(attempt=1, until=NOW + 61, decision=AGAIN)), "↻ restarts in 1 m 01 s",
+            "↻ backoff", "backoff"),
         (state_of(held()), "‖ waiting for you", "‖ waits for you", "held"),
     ],
-)
+)  # fmt: skip
 def test_the_list_of_runs_has_the_state_by_the_rules_of_the_screen(
     state: st.RunState, whole: str, listed: str, word: str
 ) -> None:
@@ -303,13 +272,7 @@ OVER = st.Ended(attempt=1, exit_code=1)
         (RANKS[1], running(), {"stall": STALL}, "stepping", TextStyle.LIVE),
         (RANKS[1], running(), {"stall": STALL, "stacks": stacks()}, "⚠ stuck", TextStyle.WARN),
         (RANKS[0], running(), {"stall": STALL, "stacks": stacks()}, "waits", TextStyle.DIM),
-        (
-            RANKS[1],
-            running(),
-            {"stall": STALL, "stacks": stacks(STALL.since - 1)},
-            "stepping",
-            TextStyle.LIVE,
-        ),
+        (RANKS[1], running(), {"stall": STALL, "stacks": stacks(STALL.since - 1)}, "stepping", TextStyle.LIVE),
         (gone(0), OVER, {}, "✓ done", TextStyle.DIM),
         (gone(7), OVER, {}, "✗ exit 7", TextStyle.BAD),
         (gone(-15), OVER, {}, "✗ SIGTERM", TextStyle.WARN),
@@ -326,7 +289,7 @@ OVER = st.Ended(attempt=1, exit_code=1)
         (gone(-6, 1), OVER, TIMED_OUT | {"stacks": None}, "✗ SIGABRT", TextStyle.BAD),
         (gone(-6, 1), OVER, {"stacks": stacks(), "verdict": OOM}, "✗ SIGABRT", TextStyle.BAD),
     ],
-)
+)  # fmt: skip
 def test_each_state_of_a_rank_has_its_word(
     rank: st.RankState, condition: st.Condition, values: dict[str, Any], word: str, style: TextStyle
 ) -> None:
