@@ -24,6 +24,9 @@ from supervisor.views.tui.pages import run_pages
 from supervisor.views.tui.pages.failure import FailurePage
 from supervisor.views.tui.pages.text_page import Page
 from supervisor.views.tui.panels import failure_card as card
+from supervisor.views.tui.panels.header import HeaderPanel
+from supervisor.views.tui.panels.notice import NoticeBar
+from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.shell.help import HelpLine, HelpScreen
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
@@ -279,6 +282,25 @@ def test_the_failures_of_a_run_are_gone_through_one_by_one() -> None:
     nothing.action_attempt(-1)
     assert page_lines(nothing) == ["nothing has failed yet: when something does, its cause stands here"]
     assert (text_of([nothing.titles()[0]]), nothing.inner_keys()) == ("failure", [])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        FailurePage,
+        card.FailureCard,
+        run_pages.AdvisoriesPage,
+        run_pages.ProcessesPage,
+        HeaderPanel,
+        NoticeBar,
+        RanksPanel,
+    ],
+)
+def test_what_shows_ages_is_drawn_each_second(made: type[Panel]) -> None:
+    panel, times = made(id="pane"), list[float]()
+    panel.repaint = lambda: times.append(panel.view.now if panel.view is not None else 0.0)  # type: ignore[method-assign]
+    panel.tick(View(snapshot_of(state_of()), 7.0))
+    assert times == [7.0]
 
 
 # -- other pages --------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ class ChartPanel(Panel, can_focus=True):
             return self.look.cursor is not None
         return True
 
-    def show_at(self, step: float | None, t: float | None, attempt: int) -> bool:
+    def show_at(self, step: float | None, t: float | None, attempt: int | None) -> bool:
         """Move the cursor to where a log line was written. Return False if its attempt has no matching point."""
         tracks = self.tracks()
         xs = positions(tracks[0], axis_for(self.look.axis, tracks)) if tracks else []

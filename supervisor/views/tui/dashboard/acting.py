@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from textual import events
+from textual.actions import parse
 from textual.binding import Binding, BindingType
 from textual.screen import ScreenResultType
 
@@ -64,7 +65,7 @@ PLAYBACK = frozenset({"play", "scrub", "fact", "speed"})
 def action_name(binding: Binding) -> str:
     """Return a binding's action name as used in `actions.possible`: "hold" for ``ask('hold')``."""
     name, _, argument = binding.action.partition("(")
-    return argument.strip("')") if name in {"ask", "page"} else name
+    return argument.strip("')") if name == "ask" else name
 
 
 def _key(
@@ -156,7 +157,7 @@ KEYS: list[BindingType] = [
 VETOES = ("keep_waiting", "hold")
 # Keys that always respond, and their requests.
 EXPLAINED = {
-    binding.key: action_name(binding)
+    binding.key: binding
     for binding in KEYS
     if isinstance(binding, Binding) and action_name(binding) in ACTING and len(binding.key) == 1
 }
@@ -204,8 +205,8 @@ class Requests:
             return False
         return self._access.continuer is not None and bool(continue_text(snapshot))
 
-    def can(self, name: str, at: int = 0) -> bool:
-        """Check whether an action is possible now. `at` is the index of an answer."""
+    def can(self, name: str, parameters: tuple[object, ...]) -> bool:
+        """Check whether an action is possible now. The parameter of an answer is its index."""
         snapshot = self.panes.snapshot
         match name:
             case "continue_run":
@@ -216,6 +217,7 @@ class Requests:
                 return name in self.possible and (due == WAIT or not is_held)
             case "answer":
                 asked = snapshot.state.open_question if snapshot is not None else None
+                at = int(str(parameters[0]))
                 return name in self.possible and asked is not None and at < len(asked.answers)
             case "smaller_batch":
                 return "restart" in self.possible  # if the batch is unknown, the key reports why
@@ -231,15 +233,15 @@ class Requests:
 
     def explain(self, event: events.Key) -> bool:
         """Explain why a request key is not available now. Return True if the key is a request key."""
-        name, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
-        if name is None:
+        binding, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
+        if binding is None:
             return False
         if snapshot is None:
             self.panes.tell(Answer("nothing of the run is read yet: ask again", False))
             return True
-        at = ANSWER_KEYS.index(event.character) if name == "answer" and event.character else 0
+        name = action_name(binding)
         # If the run has finished, the restart key continues the run.
-        can = self.can(name, at) or (name == "restart" and self.can_continue())
+        can = self.can(name, parse(binding.action)[2]) or (name == "restart" and self.can_continue())
         if can or self.panes.screen.app.screen is not self.panes.screen:
             return True
         event.stop()

@@ -279,7 +279,7 @@ class Looking:
     def _point_at(self, point: LogAt) -> None:
         """Show a log line's step on the chart."""
         loss = self.panes.loss
-        if not loss.show_at(point.step, point.t, point.attempt or 0):
+        if not loss.show_at(point.step, point.t, point.attempt):
             known = f"step {point.step:g}" if point.step is not None else "that time"
             self.panes.tell(Answer(f"the chart has no point at {known}", False))
         elif loss.display:

@@ -221,7 +221,7 @@ class Dashboard(KeyScreen, Screen[None]):
         if name in VETOES and self.is_mounted and self.looking.closes():
             return False  # Esc closes this first, because leaving a page must never stop a restart
         if name in ACTING or name == "continue_run":
-            return self.requests.can(name, int(str(parameters[0])) if name == "answer" and parameters else 0)
+            return self.requests.can(name, parameters)
         return self.is_mounted and self.looking.can(name) if name in LOOKS else True
 
     def on_key(self, event: events.Key) -> None:
