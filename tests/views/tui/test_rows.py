@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.job.batch import BatchSpec, BatchUnit
+from supervisor.preflight.context import KNOBS_CHECK
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
@@ -20,6 +21,8 @@ from supervisor.run.records import (
     Decision,
     DecisionKind,
     FailureClass,
+    Finding,
+    FindingLevel,
 )
 from supervisor.views import format as fm
 from supervisor.views.model.run_list import RunRow
@@ -238,12 +241,15 @@ def notice(snapshot_state: st.RunState, now: float = 0.0, width: int = 100, **va
 
 def test_the_most_urgent_comes_first() -> None:
     state = state_of(None, unknown_events=3)
-    assert "3 facts of a newer version" in notice(state)
-    assert "the supervisor process is gone" in notice(state, keeper=False)
-    assert "no longer watched" in notice(state_of(mode="observed"), keeper=False)
-    assert "moved here" in notice(state, keeper=False, misplaced="moved here")
-    assert "directory is gone" in notice(state, keeper=False, misplaced="moved here", gone=True)
-    assert "no journal yet" in notice(state_of(started_t=None), keeper=False)
+    gone = " ✗ the run directory is gone: what you see is the last that was read"
+    begun = " no journal yet: the supervisor process has not begun, or this is not a run directory"
+    assert notice(state) == " 3 facts of a newer version are not shown"
+    adopts = " ⚠ the supervisor process is gone; A adopts the run if it can"
+    assert notice(state, keeper=False) == adopts
+    assert notice(state_of(mode="observed"), keeper=False) == " ⚠ it is no longer watched"
+    assert notice(state, keeper=False, misplaced="moved here") == " ⚠ moved here"
+    assert notice(state, keeper=False, misplaced="moved here", gone=True) == gone
+    assert notice(state_of(started_t=None), keeper=False) == begun
 
 
 def advisory(code: str = "gpu_hot_0", t: float = 0.0, attempt: int = 1) -> ev.Advisory:
@@ -267,6 +273,36 @@ def test_an_advisory_stands_while_it_holds(found: ev.Advisory, now: float, is_sh
     assert (bars.current_advisory(snapshot, now) is found) is is_shown
     held = st.HeldOpen(attempt=1, reason="", decision=None)
     assert bars.current_advisory(snapshot_of(state_of(held, advisories=(found,)), gpus=gpus), now) is None
+
+
+SHM = Finding(FindingLevel.WARNING, "shm", "/dev/shm has 64 MiB", "x")
+FLAGS = Finding(
+    FindingLevel.WARNING, KNOBS_CHECK, "no flag: --batch-knob, --batch-scope, --batch-knob; --lr", "x"
+)
+STALL = ev.StallFlagged(t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1, flag_s=10)
+SLEEPS = ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps")
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "more"),
+    [
+        (state_of(advisories=(advisory(),)), "⚠ gpu_hot_0 is worth knowing", ""),
+        (state_of(advisories=(advisory("y"), advisory("x"))), "⚠ x is worth knowing", "1 more a"),
+        (state_of(advisories=(advisory("oom_restarts"),)), "oom_restarts is worth knowing", "a"),
+        (state_of(advisories=(advisory("oom_ends"),)), "⚠ oom_ends is worth knowing", "a"),
+        (state_of(None, attempt_of(stall=STALL)), "⚠ No progress for 11 s", "a why"),
+        (state_of(None, attempt_of(stall=replace(STALL, stage="log"), stacks=SLEEPS)),
+            "⚠ No output for 11 s: rank 1 sleeps", "a why"),
+        (state_of(findings=(SHM,)), "⚠ shm: /dev/shm has 64 MiB", "P why"),
+        (state_of(st.Preflight(), findings=(FLAGS, SHM)),
+            "⚠ some failures will not restart: add --batch-knob, --batch-scope", "1 more P why"),
+    ],
+)  # fmt: skip
+def test_a_warning_has_the_key_that_says_more(state: st.RunState, text: str, more: str) -> None:
+    assert notice(state, 61.0) == f" {text}{more and f'{more} '.rjust(99 - len(text))}".ljust(100)
+    if state.findings:
+        assert notice(state, 600.0) == "", "ten minutes are enough"
+        assert notice(replace(state, attempts=(attempt_of(), attempt_of(2))), 61.0) == ""
 
 
 # -- ranks ---------------------------------------------------------------------------------------------
@@ -320,8 +356,7 @@ def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
 def test_a_rank_that_died_and_those_that_stall_stand_out() -> None:
     dead = st.RankState(local_rank=2, rank=2, pid=38, exited=True, exit_code=1)
     attempt = three_ranks(r2=dead).attempts[0]
-    stall = ev.StallFlagged(t=60.0, attempt=1, since=50.0, waited_s=10, stage="step", pace_s=1, flag_s=10)
-    state = state_of(None, replace(attempt, stall=stall))
+    state = state_of(None, replace(attempt, stall=STALL))
     panel = rank_panel(state, {name: replace(rank, stepped_t=50.0) for name, rank in SAMPLES.items()})
     assert panel.view is not None
     for now, ages in ((109.0, ["59 s", "59 s", "59 s"]), (110.0, ["1 m ⚠", "1 m ⚠", "1 m"])):
