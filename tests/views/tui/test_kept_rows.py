@@ -30,6 +30,7 @@ from supervisor.run.records import (
     Finding,
     FindingLevel,
     Reason,
+    Sameness,
     SpecChange,
 )
 from supervisor.views.model.cause_context import Context, Nearby
@@ -108,7 +109,7 @@ def watched(condition: st.Condition, **values: Any) -> st.RunState:
 
 def test_the_header(snapshot: SnapshotAssertion) -> None:
     header = HeaderPanel
-    paced = {"metrics": {"loss": LOSS}, "pace": track(1.0, 1.0, 1.0), "pace_s": 1.0}
+    paced: dict[str, Any] = {"metrics": {"loss": LOSS}, "pace": track(1.0, 1.0, 1.0), "pace_s": 1.0}
     tokens = BatchSpec(8, 1, 2, BatchUnit.TOKENS, 128)
     in_epoch = progress(39, epoch=3.0, total_epochs=10.0, epoch_step=9, epoch_steps=10)
     again = state_of(running(2), attempt_of(ended_t=5.0), attempt_of(2, planned_t=6.0))
@@ -151,7 +152,7 @@ def test_the_devices(snapshot: SnapshotAssertion) -> None:
         "shm_used_ratio": 0.08, "disk_used_ratio": 0.95, "stoker_cpu_ratio": 0.012, "stoker_rss_bytes": 120 * 2.0**20,
     }  # fmt: skip
     history = track(*[0.1, 0.5, 0.9] * 30)
-    odd = [{"throttle": bits} for bits in (32.0, 64.0, 128.0, 8.0, 4.0)] + [
+    odd: list[Any] = [{"throttle": bits} for bits in (32.0, 64.0, 128.0, 8.0, 4.0)] + [
         {"lost": 1.0},
         {"util_ratio": None},
     ]
@@ -324,6 +325,8 @@ def test_a_failure(snapshot: SnapshotAssertion) -> None:
     code = replace(UNSEEN, failure=FailureClass.CODE_ERROR)
     three_times = state_of(HELD, *(attempt_of(number, verdict=FELL) for number in (1, 2, 3)))
     page, card = FailurePage, FailureCard
+    differs = ev.ResumeCompared(t=0.0, attempt=1, result=Sameness.DIFFERS, text="samples of a step 16 → 8")
+    asked = with_fields(differs, asked="--lr 2")
     text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
     sign = ev.RankFailing(
         t=9.0, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text=text, path=LOG, line=4
@@ -340,6 +343,8 @@ def test_a_failure(snapshot: SnapshotAssertion) -> None:
         "unseen": kept(page, fell(verdict=UNSEEN), 80),
         "again": kept(page, three_times, 80),
         "none": kept(page, state_of(), 80),
+        "resumed": kept(page, state_of(None, attempt_of(compared=differs)), 80),
+        "resumed as asked": kept(page, state_of(None, attempt_of(compared=asked)), 80),
         "exiting": kept(card, fell(running(), **early, ranks=lives), 100),
         "died": kept(card, fell(running(), **early, ranks=died), 100),
         "provisional": kept(card, fell(running(), **early | provisional, ranks=died), 100),

@@ -48,7 +48,7 @@ from supervisor.views.tui.shell.prompts import (
     ask_over,
     offer_first,
 )
-from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
+from supervisor.views.tui.shell.screen_base import OverScreen, waits_for_data
 from supervisor.views.wording.kinds import changed_text
 
 GROUPS = {
@@ -226,10 +226,8 @@ class Requests:
 
     def is_early(self, event: events.Event) -> bool:
         """Check whether a key was pressed before the run's first data arrived. Such keys have to wait."""
-        if isinstance(event, events.Key) and event.key in LEAVING:
-            return False
         is_unread = self.panes.snapshot is None or not self.panes.screen.is_mounted
-        return is_unread and time.monotonic() - self._made_t < FIRST_READ_S
+        return is_unread and waits_for_data(event, self._made_t)
 
     def explain(self, event: events.Key) -> bool:
         """Explain why a request key is not available now. Return True if the key is a request key."""

@@ -25,20 +25,18 @@ from supervisor.views.tui.shell.feeder import Adopter, Answer, RequestClient
 from supervisor.views.tui.shell.help import HelpScreen, lines_of
 from supervisor.views.tui.shell.prompts import CONTINUE, AskLine, Confirm, ask_over, offer_first
 from supervisor.views.tui.shell.screen_base import (
-    FIRST_READ_S,
-    LEAVING,
+    TICK_S,
     FooterBar,
     Hint,
     KeyScreen,
     key_commands,
     silence_of,
+    waits_for_data,
 )
 from supervisor.views.tui.widgets.paint import TextStyle
 
 if TYPE_CHECKING:
     from textual.command import Provider
-
-TICK_S = 1.0
 
 
 def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool = True) -> Binding:
@@ -122,9 +120,8 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self._offer()
 
     def is_early(self, event: events.Event) -> bool:
-        """Check whether a key has to wait for the first data. The quit key never waits."""
-        leaves = isinstance(event, events.Key) and event.key in LEAVING
-        return not self._read and not leaves and time.monotonic() - self._made_t < FIRST_READ_S
+        """Check whether a key has to wait for the first data."""
+        return not self._read and waits_for_data(event, self._made_t)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
         """Check whether a key is available. Opening requires a run; clearing requires a filter."""
