@@ -211,12 +211,14 @@ class StokerApp(ThemedApp):
         now = next(name for name in names if THEMES[name].name == self.theme)
         name = names[(names.index(now) + 1) % len(names)]
         self.theme = THEMES[name].name
-        self.notify(self.tr(f"theme {name}"))
+        self.notify(self.tr(f"theme {name}"), markup=False)
 
     async def on_mount(self) -> None:
         """Open the first screen."""
         if self._not_spoken:
-            self.notify("Chinese cannot be written in plain ASCII: with --ascii stoker speaks English")
+            self.notify(
+                "Chinese cannot be written in plain ASCII: with --ascii stoker speaks English", markup=False
+            )
         self.call_after_refresh(self._sign)
         if self._painted is not None:
             self.call_after_refresh(self._painted)

@@ -161,7 +161,7 @@ class Dashboard(KeyScreen, Screen[None]):
         now = snapshot.state.now(self.panes.clock())
         due, left_s = countdown(snapshot, now)
         if left_s and (before is None or countdown(before, now)[0] != due):
-            self.app.notify(tr_of(self)(COUNTDOWNS[due]), severity="warning", timeout=left_s)
+            self.app.notify(tr_of(self)(COUNTDOWNS[due]), severity="warning", timeout=left_s, markup=False)
 
     def _deliver_log(self, answer: lc.Answer) -> None:
         """Handle a delivery from the reader thread. Drop it if this screen is not running yet; it will be requested again."""
