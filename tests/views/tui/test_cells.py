@@ -5,6 +5,14 @@ from __future__ import annotations
 import pytest
 
 from supervisor.views.logs.query import Query
+from supervisor.views.tui.charts.hues import (
+    Gauge,
+    band_style,
+    run_letter,
+    run_style,
+    series_style,
+    value_style,
+)
 from supervisor.views.tui.pages import log_rows
 from supervisor.views.tui.widgets import paint
 from supervisor.views.tui.widgets.filters import ascii_of, harmless
@@ -77,6 +85,37 @@ def test_each_glyph_has_a_sign_of_ascii() -> None:
     assert ascii_of(glyphs) == signs
     assert ascii_of("⠁⠸⡀⣀⠿⠀") == "':..: ", "dots by their height"
     assert ascii_of("1 → 2, a→b, 字é") == "1 ->2, a>b, ???"
+
+
+# -- hues ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gauge", "ratios"),
+    [
+        (Gauge.GPU, (0.71, 0.7, 0.31, 0.3)),
+        (Gauge.CPU, (0.89, 0.9, 0.97, 0.98)),
+        (Gauge.MEMORY, (0.84, 0.85, 0.94, 0.95)),
+    ],
+)
+def test_where_amber_and_red_begin(gauge: Gauge, ratios: tuple[float, ...]) -> None:
+    assert [value_style(gauge, ratio) for ratio in ratios] == [
+        TextStyle.LIVE,
+        TextStyle.WARN,
+        TextStyle.WARN,
+        TextStyle.BAD,
+    ]
+    assert value_style(gauge, None) is TextStyle.DIM
+
+
+def test_a_series_and_a_run_keep_their_hue() -> None:
+    hues = [TextStyle.PACE, TextStyle.THIRD, TextStyle.FOURTH, TextStyle.FIFTH, TextStyle.SIXTH]
+    assert [run_style(at) for at in range(12)] == [TextStyle.LOSS, *hues, *hues, TextStyle.PACE]
+    assert [run_letter(at) for at in (0, 25, 26)] == ["a", "z", "a"]
+    assert {series_style(name) for name in ("val_loss", "perplexity", "val_ppl")} == {TextStyle.LOSS}
+    assert {series_style(name) for name in ("tokens_per_sec", "epoch_time_s", "mfu")} == {TextStyle.PACE}
+    assert series_style("lr") is TextStyle.PLAIN
+    assert (band_style("loss"), band_style("lr")) == (TextStyle.BAND, TextStyle.FRAME)
 
 
 # -- lines of a log ------------------------------------------------------------------------------------------
