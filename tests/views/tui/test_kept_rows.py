@@ -154,7 +154,7 @@ def test_the_devices(snapshot: SnapshotAssertion) -> None:
     history = track(*[0.1, 0.5, 0.9] * 30)
     odd: list[Any] = [{"throttle": bits} for bits in (32.0, 64.0, 128.0, 8.0, 4.0)] + [
         {"lost": 1.0},
-        {"util_ratio": None},
+        {"util_ratio": None, "memory_total_bytes": None},
     ]
     cards = tuple(Gpu(at, 1.0, read | values, history, ()) for at, values in enumerate([{}, *odd]))
     host = Machine(1.0, box, track(0.5, 0.6, 0.7), ())
@@ -214,7 +214,7 @@ def test_the_notices(snapshot: SnapshotAssertion) -> None:
     newer, bar = state_of(None, unknown_events=3), NoticeBar
     sleeps = ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps")
     silent = attempt_of(stall=with_fields(STALL, stage="log"), stacks=sleeps)
-    early: dict[str, Any] = {"findings": (FLAGS, SHM)}
+    early: dict[str, Any] = {"findings": (FLAGS, SHM), "started_t": 5.0}
     assert {
         "newer": kept(bar, newer, 100),
         "no keeper": kept(bar, newer, 100, keeper=False),
@@ -229,8 +229,8 @@ def test_the_notices(snapshot: SnapshotAssertion) -> None:
         "stall": kept(bar, state_of(None, attempt_of(stall=STALL)), 100, now=61.0),
         "silence": kept(bar, state_of(None, silent), 100, now=61.0),
         "one warning": kept(bar, state_of(findings=(SHM,)), 100),
-        "warnings": kept(bar, state_of(st.Preflight(), **early), 100, 40, now=599.0),
-        "ten minutes later": kept(bar, state_of(**early), 100, now=600.0),
+        "warnings": kept(bar, state_of(st.Preflight(), **early), 100, 40, now=604.0),
+        "ten minutes later": kept(bar, state_of(**early), 100, now=605.0),
         "second attempt": kept(bar, state_of(None, attempt_of(), attempt_of(2), **early), 100),
     } == snapshot
 
