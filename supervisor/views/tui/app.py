@@ -153,7 +153,7 @@ class StokerApp(ThemedApp):
     ENABLE_COMMAND_PALETTE = False  # the dashboard opens the palette, with only its own commands
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = set()
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+q,ctrl+c", "leave", "leave", show=False, priority=False),
+        Binding("ctrl+q,ctrl+c", "leave", "leave"),
     ]
 
     takes_signals = False
@@ -201,13 +201,8 @@ class StokerApp(ThemedApp):
 
     @property
     def dashboard(self) -> Dashboard:
-        """The open dashboard.
-
-        Raises:
-            LookupError: the list of runs is open.
-        """
-        if self._dashboard is None:
-            raise LookupError("no run is open")
+        """The open dashboard."""
+        assert self._dashboard is not None, "the list of runs is open"
         return self._dashboard
 
     def action_next_theme(self) -> None:
@@ -300,8 +295,9 @@ class StokerApp(ThemedApp):
 
     def _show_list(self, runs: RunList) -> None:
         """Show the list of runs, then let the reader thread continue."""
-        if not self.is_running or self.browser is None or self._dashboard is not None:
+        if not self.is_running or self._dashboard is not None:
             return
+        assert self.browser is not None, "it lists the runs"
         if not self.browser.is_mounted:
             self.set_timer(MOUNTED_S, partial(self._show_list, runs))
             return
@@ -317,7 +313,7 @@ class StokerApp(ThemedApp):
 
     async def on_runs_panel_opened(self, message: RunsPanel.Opened) -> None:
         """Open a run from the list, or load its recording and play it."""
-        if self.browser is None or self._dashboard is not None:
+        if self._dashboard is not None:
             return
         if not message.replay:
             await self.push_screen(self._open(message.run))
@@ -325,6 +321,7 @@ class StokerApp(ThemedApp):
                 self.dashboard.looking.open_beside(lambda: message.beside)
             return
         browser, run = self.browser, message.run
+        assert browser is not None, "it lists the runs"
 
         def read() -> None:
             from supervisor.views.model.replay import NothingRecorded, record_of
@@ -353,8 +350,7 @@ class StokerApp(ThemedApp):
 
     def _list(self) -> None:
         """Start reading the list of runs."""
-        if self._reader is None:
-            return
+        assert self._reader is not None, "it lists the runs"
         report = partial(self.call_later, self._report_trouble)
         self._read_with(Feeder(self._reader.refresh, partial(self.call_later, self._show_list), report))
 

@@ -6,7 +6,6 @@ Each signal is one line without control characters or secrets, because run names
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import assert_never
 
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
@@ -86,15 +85,10 @@ class TerminalSigns:
 
     def _call(self, text: str) -> None:
         text = self._one_line(text, NOTICE_CHARACTERS)
-        match self._notice:
-            case NoticeKind.OSC9:
-                self._write(f"\x1b]9;stoker: {text}\x1b\\")
-            case NoticeKind.OSC777:
-                self._write(f"\x1b]777;notify;stoker;{text.replace(';', ',')}\x1b\\")
-            case NoticeKind.OFF:
-                pass
-            case _ as unreachable:
-                assert_never(unreachable)
+        if self._notice is NoticeKind.OSC9:
+            self._write(f"\x1b]9;stoker: {text}\x1b\\")
+        elif self._notice is NoticeKind.OSC777:
+            self._write(f"\x1b]777;notify;stoker;{text.replace(';', ',')}\x1b\\")
         if self._bell:
             self._write("\a")
 

@@ -15,6 +15,7 @@ from supervisor.job.memory_fit import MemoryTrial
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, RequestKind
+from supervisor.run.ownership import NotRequested
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.runfile import RunFile, read_run_file
@@ -49,13 +50,12 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> RunFile:
     return found
 
 
-def possible(
-    condition: st.Condition, *, read_only: bool = False, can_adopt: bool = False, **values: object
-) -> set[str]:
+def possible(condition: st.Condition, **values: object) -> set[str]:
     mode = str(values.pop("mode", "launched"))
+    asked = {name: bool(values.pop(name)) for name in ("read_only", "can_adopt") if name in values}
     state = state_of(condition, values.pop("attempt", attempt_of()), mode=mode)  # type: ignore[arg-type]
     snapshot = snapshot_of(state, **values)  # type: ignore[arg-type]
-    return set(actions.possible(snapshot, read_only=read_only, can_adopt=can_adopt))
+    return set(actions.possible(snapshot, **asked))
 
 
 @pytest.mark.parametrize(
@@ -205,12 +205,10 @@ def test_what_is_asked_before_something_is_lost(
     ("condition", "text"),
     [
         (BACKOFF, "restart? it ran out of memory with these settings"),
-        (
-            HELD,
-            f"restart? it ran out of memory with these settings; 5 steps may be lost: the next attempt begins {actions.FROM_FIRST_STEP}",
-        ),
+        (HELD,
+            f"restart? it ran out of memory with these settings; 5 steps may be lost: the next attempt begins {actions.FROM_FIRST_STEP}"),
     ],
-)
+)  # fmt: skip
 def test_a_restart_that_would_run_out_of_memory_again_is_asked_about(
     condition: st.Condition, text: str
 ) -> None:
@@ -319,6 +317,14 @@ def test_the_smaller_batch_is_the_planned_one_else_the_next_divisor(record: RunF
     unknown = replace_job(record.job, knobs=replace_job(record.job.knobs, batch=None))
     assert suggested(BATCH, run_file=replace(record, job=unknown)) is None
     assert suggested(BATCH, run_file=record) == BatchSpec(4, 4, 2)
+    unread = snapshot_of(state_of(HELD, attempt_of(batch=BATCH)))
+    assert (actions.batch_flag(unread), actions.batch_copy(unread)) == ("", "")
+    read = snapshot_of(unread.state, run_file=record)
+    assert (actions.batch_flag(read), actions.batch_copy(read)) == ("", "")
+    knobs = replace_job(record.job.knobs, batch="conf/a.yaml#batch", accumulation="conf/b.yaml#accum")
+    files = replace(record, job=replace_job(record.job, knobs=knobs))
+    copy = "in a copy of conf/a.yaml, conf/b.yaml"
+    assert actions.batch_copy(snapshot_of(unread.state, run_file=files)) == copy
 
 
 # -- keys that do nothing, requests -----------------------------------------------------------------------------
@@ -328,22 +334,35 @@ def test_what_became_of_a_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     client = request_client.RequestClient(RunPaths(tmp_path))
     told: list[Answer] = []
 
-    def send(**asked: Any) -> None:
+    def send(kind: RequestKind = RequestKind.HOLD, **asked: Any) -> None:
         monkeypatch.setattr(request_client, "ask", Mock(return_value="7", **asked))
-        client.sender(RequestKind.HOLD, 1, None, 100.0, told.append)()
+        client.sender(kind, 1, None, 100.0, told.append)()
 
     send()
     assert told.pop() == Answer("hold: asked the supervisor process", None)
     late = 100.0 + request_client.PATIENCE_S
     assert client.answers(state_of(), late) == []
     (answer,) = client.answers(state_of(), late + 0.1)
-    assert (answer.text.partition(";")[0], answer.good) == ("hold: no answer yet", False)
+    late_text = "hold: no answer yet; is the supervisor process alive? its log is keeper.log"
+    assert answer == Answer(late_text, False)
     assert client.answers(state_of(), late + 9.0) == [], "said once"
     assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == [Answer("hold: done", True)]
     assert client.answers(state_of(answered={"7": "done"}), late + 9.0) == []
     send()
     assert client.answers(state_of(answered={"7": "no"}), 0.0) == [Answer("hold refused: no", False)]
+    for kind, said in (
+        (RequestKind.STACKS, "stacks: done · p shows them"),
+        (RequestKind.NOTE, "note: done"),
+        (RequestKind.ANSWER, "answer: done"),
+        (RequestKind.STOP_NOW, "stop now: accepted"),
+    ):
+        send(kind)
+        assert client.answers(state_of(answered={"7": "done"}), 0.0) == [Answer(said, True)]
     told.clear()
     send(side_effect=OSError(28, "No space left on device"))
-    assert told == [Answer(f"hold: not sent: No space left on device: {tmp_path / 'control'}", False)]
+    send(side_effect=NotRequested("it is over"))
+    assert told == [
+        Answer(f"hold: not sent: No space left on device: {tmp_path / 'control'}", False),
+        Answer("hold: not sent: it is over", False),
+    ]
     assert client.answers(state_of(answered={"7": "done"}), 0.0) == []

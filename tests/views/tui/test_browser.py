@@ -17,7 +17,7 @@ from supervisor.run.events import RequestKind
 from supervisor.run.index import find_run, known_runs, listed_names, listed_notes
 from supervisor.run.ownership import Offer
 from supervisor.run.paths import RunPaths
-from supervisor.views.model.run_list import Scope
+from supervisor.views.model.run_list import Scope, SortKey
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.pages.metrics import MetricsPage
 from supervisor.views.tui.shell.feeder import Adopter
@@ -86,6 +86,19 @@ def test_picture(snap_compare: Any, runs: list[RunPaths], size: tuple[int, int])
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=settle)
+
+
+def test_o_sorts_by_the_next_column_and_shift_o_the_other_way_round(runs: list[RunPaths]) -> None:
+    async def play(app: StokerApp, pilot: Pilot[None]) -> None:
+        assert app.browser is not None
+        for key in [*list(SortKey)[1:], SortKey.NEWEST]:
+            await pilot.press("o")
+            await until(pilot, lambda key=key: f"3 of 3 · by {key} ╮" in shown(app), key)  # type: ignore[misc]
+        await pilot.press("O")
+        await until(pilot, lambda: "3 of 3 · by newest ▲ ╮" in shown(app), "oldest first")
+        assert [row.run for row in app.browser.panel.rows] == runs[::-1]
+
+    browse(runs, play)
 
 
 def notice_of(app: StokerApp) -> str:

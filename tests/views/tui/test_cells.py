@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 
 from supervisor.views.logs.query import Query
+from supervisor.views.tui.charts.hues import (
+    Gauge,
+    band_style,
+    run_letter,
+    run_style,
+    series_style,
+    value_style,
+)
 from supervisor.views.tui.pages import log_rows
 from supervisor.views.tui.widgets import paint
-from supervisor.views.tui.widgets.filters import harmless
-from supervisor.views.tui.widgets.paint import Span, TextStyle
+from supervisor.views.tui.widgets.filters import ascii_of, harmless
+from supervisor.views.tui.widgets.paint import Span, TextStyle, row
+from supervisor.views.tui.widgets.panel import framed_rows
+from tests.views.tui.still import text_of
 
 
 @pytest.mark.parametrize(
@@ -53,6 +63,61 @@ def test_what_terminals_disagree_about_is_left_out() -> None:
     assert harmless("字") == "字"
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "width", "edge"),
+    [
+        ("left", "right", 18, "╭ left ─── right ╮"),
+        ("left", "right", 17, "╭ left ─────────╮"),
+        ("a long left title", "", 16, "╭ a long lef… ─╮"),
+        ("", "r", 10, "╭───── r ╮"),
+        ("", "", 6, "╭────╮"),
+    ],
+)
+def test_a_frame_bears_its_titles_where_they_fit(left: str, right: str, width: int, edge: str) -> None:
+    over, beside = (row(title) if title else () for title in (left, right))
+    framed = framed_rows([row("x")], over, beside, width, TextStyle.FRAME)
+    assert text_of(framed).splitlines() == [edge, f"│x{' ' * (width - 3)}│", f"╰{'─' * (width - 2)}╯"]
+
+
+def test_each_glyph_has_a_sign_of_ascii() -> None:
+    glyphs = "─╌┄┈━═╍┅┉╸╺╾╼│┃║┆┇┊┋▏▎▍▌▐╭╮╰╯┌┐└┘├┤┬┴┼┿╂╋┏┓┗┛┣┫┳┻╔╗╚╝●◆■▰○◇□▱✗×✕✘✓✔∞⚠→▸▶⏵›»←◂◀‹«↑▲△↓▼▽↻↺‖·•…–—−“”‘’°▁▂▃▄▅▆▇█▉▊▋▀▔▕"
+    signs = '----=========||||||||||||++++++++++++++++++++++++++++****ooooxxxxvvi!>>>>>><<<<<^^^vvv@@=..~---""\'\' _.:-=+*####""|'
+    assert ascii_of(glyphs) == signs
+    assert ascii_of("⠁⠸⡀⣀⠿⠀") == "':..: ", "dots by their height"
+    assert ascii_of("1 → 2, a→b, 字é") == "1 ->2, a>b, ???"
+
+
+# -- hues ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gauge", "ratios"),
+    [
+        (Gauge.GPU, (0.71, 0.7, 0.31, 0.3)),
+        (Gauge.CPU, (0.89, 0.9, 0.97, 0.98)),
+        (Gauge.MEMORY, (0.84, 0.85, 0.94, 0.95)),
+    ],
+)
+def test_where_amber_and_red_begin(gauge: Gauge, ratios: tuple[float, ...]) -> None:
+    assert [value_style(gauge, ratio) for ratio in ratios] == [
+        TextStyle.LIVE,
+        TextStyle.WARN,
+        TextStyle.WARN,
+        TextStyle.BAD,
+    ]
+    assert value_style(gauge, None) is TextStyle.DIM
+
+
+def test_a_series_and_a_run_keep_their_hue() -> None:
+    hues = [TextStyle.PACE, TextStyle.THIRD, TextStyle.FOURTH, TextStyle.FIFTH, TextStyle.SIXTH]
+    assert [run_style(at) for at in range(12)] == [TextStyle.LOSS, *hues, *hues, TextStyle.PACE]
+    assert [run_letter(at) for at in (0, 25, 26)] == ["a", "z", "a"]
+    assert {series_style(name) for name in ("val_loss", "perplexity", "val_ppl")} == {TextStyle.LOSS}
+    assert {series_style(name) for name in ("tokens_per_sec", "epoch_time_s", "mfu")} == {TextStyle.PACE}
+    assert series_style("lr") is TextStyle.PLAIN
+    assert (band_style("loss"), band_style("lr")) == (TextStyle.BAND, TextStyle.FRAME)
+
+
 # -- lines of a log ------------------------------------------------------------------------------------------
 
 
@@ -62,6 +127,36 @@ def test_what_terminals_disagree_about_is_left_out() -> None:
 )
 def test_who_wrote_a_line(who: tuple[str, ...], text: str) -> None:
     assert log_rows.who_text(who) == text
+
+
+@pytest.mark.parametrize(
+    ("who", "nodes", "text"),
+    [
+        (("3",), (1,), "n1 r3"),
+        (("0", "1"), (0, 1), "n0-1 r0-1 ×2"),
+        (("0",), (0, 1, 2), "n0-2 r0 ×3"),
+        (("agent", "0"), (1,), "n1 r0,agent ×2"),
+        (("agent",), (1,), "n1 agent"),
+    ],
+)
+def test_who_wrote_a_line_on_which_node(who: tuple[str, ...], nodes: tuple[int, ...], text: str) -> None:
+    assert log_rows.who_text(who, nodes) == text
+
+
+def test_matches_stand_out_whatever_style_they_had() -> None:
+    spans = (Span("loss 2", TextStyle.DIM), Span(".0 loss", TextStyle.BAD))
+    marked = log_rows.marked(spans, Query.search("loss"))
+    loss = Span("loss", TextStyle.MATCH)
+    assert marked == (loss, Span(" 2", TextStyle.DIM), Span(".0 ", TextStyle.BAD), loss)
+    assert log_rows.marked(spans, Query.search("2.0")) == (
+        Span("loss ", TextStyle.DIM),
+        Span("2.0", TextStyle.MATCH),
+        Span(" loss", TextStyle.BAD),
+    )
+    assert log_rows.marked(spans, Query.search("gone")) is spans
+    folded = (Span("İ loss", TextStyle.DIM),)
+    assert log_rows.marked(folded, Query.search("loss"))[-1] == loss, "a letter that grows when lowered"
+    assert log_rows.marked(spans, Query.search("/x*/")) is spans, "an empty match is none"
 
 
 def test_what_was_searched_and_filtered_for_stands_out() -> None:

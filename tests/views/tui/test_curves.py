@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from supervisor.views.model.thinned_series import Point, single, smooth
 from supervisor.views.tui.charts.braille import labels
 from supervisor.views.tui.charts.curves import (
+    ZOOM_LEAST,
     Axis,
     Curve,
     Look,
@@ -64,7 +67,7 @@ def test_a_plot_fits(
 )
 def test_a_window_stays_within_the_whole(factors: list[float], cursor: float | None) -> None:
     whole = (10.0, 110.0)
-    look = Look().pointed(cursor, whole)
+    look = Look().pointed(cursor, whole) if cursor is not None else Look()
     for factor in factors:
         look = look.zoomed(factor, whole)
     look = look.pointed(20.0, whole)
@@ -72,6 +75,33 @@ def test_a_window_stays_within_the_whole(factors: list[float], cursor: float | N
         assert whole[0] - 1e-6 <= look.window[0] < look.window[1] <= whole[1] + 1e-6
     if look.cursor is not None:
         assert whole[0] <= look.cursor <= whole[1]
+
+
+@pytest.mark.parametrize(
+    ("window", "cursor", "factor", "found"),
+    [
+        (None, None, 0.5, (5.0, 10.0)),
+        (None, 4.0, 0.5, (2.0, 7.0)),
+        ((4.0, 8.0), 5.0, 0.5, (4.5, 6.5)),
+        ((4.0, 8.0), 5.0, 2.0, (2.0, 10.0)),
+        ((5.0, 10.0), None, 2.0, None),
+        ((4.0, 8.0), None, 1e-9, (8 - 10 * ZOOM_LEAST, 8.0)),
+    ],
+)
+def test_a_zoom_keeps_the_cursor_where_it_is(
+    window: tuple[float, float] | None,
+    cursor: float | None,
+    factor: float,
+    found: tuple[float, float] | None,
+) -> None:
+    zoomed = Look(window=window, cursor=cursor).zoomed(factor, (0.0, 10.0)).window
+    assert zoomed == (pytest.approx(found) if found is not None else None)
+
+
+def test_a_window_follows_the_cursor() -> None:
+    look = Look(window=(2.0, 4.0))
+    for at, window in ((2.0, (2.0, 4.0)), (4.0, (2.0, 4.0)), (6.0, (5.0, 7.0)), (99.0, (8.0, 10.0))):
+        assert look.pointed(at, (0.0, 10.0)) == Look(window=window, cursor=min(at, 10.0))
 
 
 def test_what_a_later_attempt_does_again_is_faint_and_the_lineage_that_lives_is_strong() -> None:
@@ -182,6 +212,11 @@ def test_the_axis_is_the_best_that_the_log_has(
         assert axis_for(Axis.NUMBER, [track]) is Axis.NUMBER, "what is asked for"
 
 
+def test_whole_epochs_are_spread_and_the_last_like_the_one_before() -> None:
+    epochs = tuple(late(n, epoch=float(1 + n // 4)) for n in range(6))
+    assert positions(epochs, Axis.EPOCH) == [1, 1.25, 1.5, 1.75, 2, 2.25]
+
+
 def test_what_the_cursor_reads() -> None:
     points = (single(0.0, 1.0, 1.0, 1), single(1.0, 1.0, 3.0, 2), single(5.0, 4.0, 2.0, 2))
     assert nearest(Look(), [points], 1.5) is points[1], "the newer attempt's"
@@ -192,6 +227,13 @@ def test_what_the_cursor_reads() -> None:
     assert text_of([readout(Look(cursor=1.0), [points[:1], points[2:]], str)]).startswith("step 1  1.0")
     two = (points[0], points[2])
     assert text_of([readout(Look(cursor=1.0), [two], str)]).startswith("attempt 1  step 1  1.0")
+    assert readout(Look(cursor=1.0), [()], str) == ()
+    unstepped = (late(1), late(2, epoch=1.5), points[0]._replace(step=None))
+    for at, text in ((0, "reading 1  3.0"), (1, "epoch 1.5  4.0"), (2, "1.0  00:00:00")):
+        shown = text_of([readout(Look(Axis.NUMBER, cursor=1.0), [unstepped[at : at + 1]], str)])
+        assert shown.startswith(text)
+    lost = (single(9.0, 2.0, math.nan, 2),)
+    assert text_of([readout(Look(cursor=2.0), [points], str, lost=lost)]).startswith("step 2  nan")
     merged = (points[0]._replace(low=0.5, high=1.5, weight=2),)
     assert "1.0 (0.5…1.5)" in text_of([readout(Look(cursor=1.0), [merged], str)])
     assert text_of([readout(Look(cursor=1.0), [merged], str, room=6)]) == "1.0"

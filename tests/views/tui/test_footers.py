@@ -6,6 +6,7 @@ from textual.pilot import Pilot
 
 from supervisor.run.paths import RunPaths
 from supervisor.views.tui.app import StokerApp
+from supervisor.views.tui.shell.help import HelpScreen
 from supervisor.views.tui.shell.screen_base import FooterBar
 from tests.views.tui import recorded
 from tests.views.tui.driving import plays, until
@@ -55,3 +56,19 @@ async def test_esc_clears_a_charts_cursor_before_it_stops_a_restart_and_the_foot
     await until(pilot, lambda: "Esc close page" in footer(app), "the next")
     await pilot.press("escape")
     await until(pilot, lambda: "Esc stop the restart" in footer(app), "the veto")
+
+
+@plays(recorded.healthy)
+async def test_a_click_on_a_hint_does_what_its_key_does(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    at = footer(app).index("z zoom")
+    await pilot.click("#footer", offset=(at, 0))
+    await until(pilot, lambda: app.dashboard.panes.zoomed == "log", "the log alone")
+    await pilot.click("#footer", offset=(footer(app).index("? help"), 0))
+    await until(pilot, lambda: isinstance(app.screen, HelpScreen), "the help")
+    assert footer(app).strip() == "", "no key of what is covered works"
+    await pilot.press("escape")
+    await until(pilot, lambda: "? help" in footer(app), "the keys again")
+    await pilot.click("#footer", offset=(len(footer(app)) - 4, 0))
+    await until(pilot, lambda: not app.is_running, "the app to leave")

@@ -154,6 +154,45 @@ def test_r_continues_a_run_that_is_over(tmp_path: Path) -> None:
     drive(run, play, keeper=False, continuer=Adopter(lambda _run: offer, started.append))
 
 
+@plays(recorded.healthy, size=(160, 50))
+async def test_each_pane_is_reached_by_its_number(app: StokerApp, pilot: Pilot[None], run: RunPaths) -> None:
+    for keys, name in (("1", "loss"), ("2", "devices"), ("3", "ranks"), ("4l", "log"), ("5t", "timeline")):
+        for key in keys:
+            await pilot.press(key)
+            assert app.focused is app.dashboard.panes.find(name)
+    await pilot.press("z", "2")
+    assert app.focused is app.dashboard.panes.find("devices")
+    assert app.dashboard.panes.zoomed is None
+
+
+@plays(recorded.failed, size=(80, 24), keeper=False)
+async def test_a_pane_that_is_out_of_sight_is_shown_alone(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    await pilot.press("1")
+    assert app.focused is app.dashboard.panes.card
+    assert app.dashboard.panes.zoomed is None
+    for key, name in (("2", "devices"), ("3", "ranks"), ("5", "timeline")):
+        await pilot.press(key)
+        assert app.focused is app.dashboard.panes.find(name)
+        assert app.dashboard.panes.zoomed == name
+
+
+@plays(recorded.healthy)
+async def test_the_palette_finds_a_command_by_its_name_and_by_its_sentence(
+    app: StokerApp, pilot: Pilot[None], run: RunPaths
+) -> None:
+    for typed, found in (
+        ("compare", "M       compare"),
+        ("pids", "p       processes"),
+        ("gracefully", "s       stop"),
+    ):
+        await pilot.press("colon", *typed)
+        await until(pilot, lambda found=found: found in shown(app), found)  # type: ignore[misc]
+        await pilot.press("escape")
+        await until(pilot, lambda: on_dashboard(app), "the dashboard")
+
+
 @plays(recorded.healthy)
 async def test_a_key_that_does_nothing_says_so_once(
     app: StokerApp, pilot: Pilot[None], run: RunPaths

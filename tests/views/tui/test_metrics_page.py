@@ -11,17 +11,22 @@ from textual.pilot import Pilot
 
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
+from supervisor.run.runfile import read_run_file
 from supervisor.run.series import METRICS
 from supervisor.views.tui.app import StokerApp
 from supervisor.views.tui.charts.curves import shifted
 from supervisor.views.tui.charts.hues import run_letter, run_style
 from supervisor.views.tui.pages.metrics import (
     MetricsPage,
+    OtherRun,
     grid_of,
     load_other,
+    say_of,
 )
+from supervisor.views.tui.widgets.panel import View
 from tests.views.tui import recorded
 from tests.views.tui.driving import drive, pane, plays, shown, until
+from tests.views.tui.still import snapshot_of, state_of, text_of, track
 
 
 def page_of(app: StokerApp) -> MetricsPage:
@@ -155,6 +160,46 @@ def test_runs_are_chosen_by_name_and_have_a_hue_and_a_letter_each(tmp_path: Path
         assert len(page.others) == 2
 
     drive(some(tmp_path), play)
+
+
+def test_arguments_that_differ_stand_above_the_charts(tmp_path: Path, no_app: None) -> None:
+    record = read_run_file(recorded.Recording(tmp_path / "run").close().run_json)
+    curves = {"loss": track(3.0, 2.0, 1.0)}
+    page = MetricsPage(id="metrics")
+    page.view = View(snapshot_of(state_of(), metrics=curves, run_file=record), 1.0)
+
+    def beside(*others: tuple[str, ...] | None, width: int = 80) -> list[str]:
+        page.others = [
+            OtherRun(RunPaths(tmp_path / name), curves, {}, given="mine" if at else "", arguments=args)
+            for at, (name, args) in enumerate(zip(OTHERS, others, strict=False))
+        ]
+        return text_of(page.body(width, 12)).splitlines()
+
+    same = ("--lr", "3e-4", "--batch_size", "16", "--compile")
+    other = ("--lr", "1e-3", "--batch_size", "16")
+    assert beside(other, same)[1] == " arguments:  lr 3e-4 | 1e-3 | 3e-4  compile on | – | on"
+    assert beside(other, same, width=40)[1] == " arguments:  lr 3e-4 | 1e-3 | 3e-4  +1"
+    assert beside(same, same)[1] == " the same arguments"
+    assert beside(None, same)[1].startswith("╭ ▸ loss"), "of one they are not known"
+    head, _, titles, *_ = beside(other, same)
+    assert head.split() == ["metrics", "a", "this", "run", "b", "calm-crane", "c", "mine"]
+    assert titles.endswith("a 1.000  b 1.000  c 1.000 ╮")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("val_loss", "0.250"),
+        ("lr", "2.5e-1"),
+        ("step_time_s", "250 ms"),
+        ("rss_bytes", "0M"),
+        ("util_ratio", "25 %"),
+        ("mfu", "25 %"),
+        ("grad_norm", "0.25"),
+    ],
+)
+def test_a_value_is_written_in_the_unit_of_its_name(name: str, text: str) -> None:
+    assert say_of(name)(0.25) == text
 
 
 def test_the_time_of_each_run_counts_from_its_own_start(tmp_path: Path) -> None:

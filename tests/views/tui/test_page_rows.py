@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,12 +19,16 @@ from supervisor.run.records import (
     SpecChange,
 )
 from supervisor.views.tui.pages import run_pages
+from supervisor.views.tui.pages.failure import FailurePage
 from supervisor.views.tui.pages.text_page import Page
 from supervisor.views.tui.panels import failure_card as card
+from supervisor.views.tui.panels.header import HeaderPanel
+from supervisor.views.tui.panels.notice import NoticeBar
+from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.shell.help import HelpLine, HelpScreen
 from supervisor.views.tui.widgets.paint import Row, Span
 from supervisor.views.tui.widgets.panel import Panel, View
-from tests.views.tui.still import attempt_of, drawn, running, snapshot_of, state_of, text_of, verdict
+from tests.views.tui.still import attempt_of, drawn, snapshot_of, state_of, text_of, verdict
 
 AGAIN = Decision(DecisionKind.RESTART, "it may pass", delay_s=10.0, change=SpecChange())
 HELD = st.HeldOpen(attempt=1, reason="", decision=None)
@@ -65,41 +70,65 @@ def test_in_a_low_pane_blank_rows_go_first_then_what_matters_least() -> None:
     assert heads == ["rank", "cause", "next", "resume", "why", "then", "advice"]
 
 
-def test_the_card_says_what_is_known_so_far() -> None:
-    failing = ev.RankFailing(
-        t=90.0,
-        attempt=1,
-        local_rank=1,
-        sign=ev.FailureSign.EXITING,
-        text="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.",
-        path="t/attempt_0/1/stderr.log",
-        line=4,
+def test_a_change_is_said_in_one_line() -> None:
+    changed = SpecChange(
+        env=(("A", "1"),), set_args=(("--x", "1"),), new_port=True, from_scratch=True, argv=("a",)
     )
-    lives, gone = (
-        st.RankState(local_rank=1, rank=1, exited=exited, exit_code=None) for exited in (False, True)
-    )
-    known: dict[str, Any] = {"ended_t": None, "decision": None, "verdict": None, "failing": failing}
-    shown = card_of(failed(running(), **known, ranks={1: lives}), width=100).splitlines()
-    error = "torch.OutOfMemoryError: CUDA out of memory; waiting for torchrun to end"
-    assert shown[0] == f" rank 1 is exiting: {error}"
-    assert any("stderr" in line and "4" in line for line in shown)
-    shown = card_of(failed(running(), **known, ranks={1: gone}), width=100).splitlines()
-    assert shown[0] == f" rank 1 died: {error}"
-    early = {**known, "verdict": OOM, "verdict_provisional": True}
-    panel = card.FailureCard(id="card")
-    panel.view = View(snapshot_of(failed(running(), **early, ranks={1: gone})), 0.0)
-    shown = text_of(panel.body(100, 40)).splitlines()
-    assert shown[0] == f" rank 1 died: {error}"
-    assert shown[1].split() == ["so", "far", *OOM.title.split()], "a verdict before its time bears a sign"
-    assert [text_of([row]) for row in panel.titles()] == [
-        "✗ attempt 1 is failing, step 7",
-        "cuda_oom · so far",
-    ]
-    killed = with_fields(failing, sign=ev.FailureSign.GONE, exit_code=-9, text="", path="")
-    shown = card_of(
-        failed(running(), **{**known, "failing": killed}, ranks={1: gone}), width=100
-    ).splitlines()
-    assert shown[0] == " rank 1 died: SIGKILL; waiting for torchrun to end"
+    whole = "A=1 · --x 1 · another port · from the start, without a checkpoint · "
+    assert card.change_text(changed) == f"{whole}other arguments"
+    assert card.change_text(changed, "--lr 1 → 2") == f"{whole}--lr 1 → 2"
+    assert card.change_text(SpecChange()) == "as it was"
+
+
+# -- the failure page ---------------------------------------------------------------------------------------
+
+
+def failure_page(state: st.RunState, **values: Any) -> FailurePage:
+    made = FailurePage(id="failure")
+    made.view = View(snapshot_of(state, **values), 62.0)
+    return made
+
+
+def test_the_failures_of_a_run_are_gone_through_one_by_one() -> None:
+    first, second = attempt_of(verdict=OOM), attempt_of(2, verdict=replace(OOM, cause=None))
+    third = attempt_of(3, verdict=replace(OOM, cause=Cause("artifacts/stacks-1.txt", 3, "rank 1 sleeps")))
+    made = failure_page(state_of(HELD, first, attempt_of(4), second, third))
+    made.post_message = lambda _message: True  # type: ignore[method-assign, assignment]
+    assert text_of([made.titles()[0]]) == "failure · attempt 3 (3 of 3, ← →) · L opens the stacks"
+    others = ("← →", "other failure", "focused.attempt(-1)")
+    assert made.inner_keys() == [others, ("L", "stacks", "open_log"), ("y", "copy", "copy")]
+    for way, title in (
+        (1, "3 (3 of 3, ← →) · L opens the stacks"),
+        (-1, "2 (2 of 3, ← →)"),
+        (-1, "1 (1 of 3, ← →) · L opens its log"),
+        (-1, "1 (1 of 3, ← →) · L opens its log"),
+        (1, "2 (2 of 3, ← →)"),
+    ):
+        made.action_attempt(way)
+        assert text_of([made.titles()[0]]) == f"failure · attempt {title}"
+    assert made.inner_keys() == [others]
+    nothing = failure_page(state_of())
+    nothing.action_attempt(-1)
+    assert (text_of([nothing.titles()[0]]), nothing.inner_keys()) == ("failure", [])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        FailurePage,
+        card.FailureCard,
+        run_pages.AdvisoriesPage,
+        run_pages.ProcessesPage,
+        HeaderPanel,
+        NoticeBar,
+        RanksPanel,
+    ],
+)
+def test_what_shows_ages_is_drawn_each_second(made: type[Panel]) -> None:
+    panel, times = made(id="pane"), list[float]()
+    panel.repaint = lambda: times.append(panel.view.now if panel.view is not None else 0.0)  # type: ignore[method-assign]
+    panel.tick(View(snapshot_of(state_of()), 7.0))
+    assert times == [7.0]
 
 
 # -- other pages --------------------------------------------------------------------------------------------
@@ -120,16 +149,12 @@ STALL = ev.StallFlagged(
         ({}, "ended as a hang after 5 m 00 s at the earliest"),
         ({"stall": with_fields(STALL, act_s=None)}, "never ended by itself"),
         ({"kept": ev.HangKept(t=61.0, attempt=1, by="me")}, "me keeps waiting"),
-        (
-            {"countdown": ev.HangCountdown(t=61.0, attempt=1, until=92.0, left_s=30, text="", rule="")},
-            "ended as a hang in 30 s",
-        ),
-        (
-            {"stacks": ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps", collective="all_reduce 5")},
-            "all_reduce 5",
-        ),
+        ({"countdown": ev.HangCountdown(t=61.0, attempt=1, until=92.0, left_s=30, text="", rule="")},
+            "ended as a hang in 30 s"),
+        ({"stacks": ev.StacksTaken(t=61.0, attempt=1, text="rank 1 sleeps", collective="all_reduce 5")},
+            "all_reduce 5"),
     ],
-)
+)  # fmt: skip
 def test_a_stall_is_explained(values: dict[str, Any], text: str) -> None:
     state = state_of(None, attempt_of(**{"stall": STALL, **values}))
     said = page(run_pages.AdvisoriesPage(id="advisories"), state, now=62.0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from unittest.mock import Mock
 
 from textual.pilot import Pilot
 
@@ -15,9 +17,12 @@ from supervisor.views.model.replay import (
     ReplayClock,
 )
 from supervisor.views.tui.app import StokerApp, replay_app
+from supervisor.views.tui.dashboard.playback import Playback
+from supervisor.views.tui.shell.feeder import Answer
 from supervisor.views.tui.shell.help import HelpScreen
 from tests.views.replaying import Ticks
 from tests.views.tui.driving import pane, requests, until
+from tests.views.tui.still import text_of
 
 
 def play(
@@ -56,6 +61,46 @@ def test_nothing_is_played_before_it_can_be_seen(recording: Recording) -> None:
             await until(pilot, passes, "time, once it is seen")
 
     asyncio.run(go())
+
+
+def test_the_bar_follows_recorded_time(recording: Recording, no_app: None) -> None:
+    ours = Ticks()
+    clock = ReplayClock(100.0, 200.0, speed=2, monotonic=ours)
+    playback = Playback(replace(recording, facts_t=(110.0, 190.0)), clock)
+    panes, drawn = Mock(), Mock()
+    playback.bar.repaint = drawn  # type: ignore[method-assign]
+    playback.begin(panes, Mock())
+
+    def bar(width: int = 60) -> str:
+        (row,) = playback.bar.body(width, 1)
+        return text_of([row])
+
+    assert bar() == " ▶ replay 2× 00:01:40 ●━┿━━━━━━━━━━━━━━━┿━━ 0 s of 1 m 40 s "
+    ours.t += 25.0
+    assert bar() == " ▶ replay 2× 00:02:30 ━━┿━━━━━━━●━━━━━━┿━━ 50 s of 1 m 40 s "
+    assert bar(50) == " ▶ replay 2× 00:02:30 ━┿━━●━━━┿━ 50 s of 1 m 40 s "
+    assert bar(49) == " ▶ replay 2× 00:02:30           50 s of 1 m 40 s "
+    playback.tick()
+    assert (drawn.call_count, panes.offer.call_count) == (1, 0)
+    for times in (1, 2):
+        playback.action_play()
+        assert panes.offer.call_count == times, "Space has another name"
+    playback.action_play()
+    drawn.reset_mock()
+    playback.tick()
+    assert not drawn.called, "time stands still"
+    assert bar()[1] == "‖"
+    for way, found in ((1, 190.0), (-1, 110.0)):
+        playback.action_fact(way)
+        assert clock.now() == found
+        playback.action_fact(way)
+    told = [call.args[0] for call in panes.tell.call_args_list]
+    assert told == [Answer("no further fact", None), Answer("no earlier fact", None)]
+    for way, now in ((1, 112.0), (-1, 110.0)):
+        playback.action_scrub(way)
+        assert clock.now() == now
+    playback.seek(200.0)
+    assert bar() == " ■ replay 2× 00:03:20 ━━┿━━━━━━━━━━━┿● 1 m 40 s of 1 m 40 s "
 
 
 def test_keys_move_recorded_time_and_nothing_is_asked(recording: Recording) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.events import Outcome
+from supervisor.run.heartbeat import SILENT_S
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Decision,
@@ -18,20 +19,18 @@ from supervisor.run.records import (
 )
 from supervisor.views import format as fm
 from supervisor.views.model.run_list import RunRow
+from supervisor.views.model.snapshot import Node
 from supervisor.views.model.thinned_series import Track, single
 from supervisor.views.tui.panels import header
 from supervisor.views.tui.panels import notice as bars
 from supervisor.views.tui.panels import ranks_table as ranks
-from supervisor.views.tui.widgets.panel import View
 from tests.views.tui.still import (
     attempt_of,
     drawn,
     gpu_of,
-    rank_of,
     running,
     snapshot_of,
     state_of,
-    text_of,
 )
 
 GIB = 2.0**30
@@ -117,21 +116,6 @@ def test_the_time_of_a_run_is_that_of_its_attempts(
 # -- the line that says what is worth saying --------------------------------------------------------
 
 
-def notice(snapshot_state: st.RunState, now: float = 0.0, width: int = 100, **values: object) -> str:
-    panel = bars.NoticeBar(id="notice")
-    return drawn(panel, snapshot_of(snapshot_state, **values), width, 1, now=now)  # type: ignore[arg-type]
-
-
-def test_the_most_urgent_comes_first() -> None:
-    state = state_of(None, unknown_events=3)
-    assert "3 facts of a newer version" in notice(state)
-    assert "the supervisor process is gone" in notice(state, keeper=False)
-    assert "no longer watched" in notice(state_of(mode="observed"), keeper=False)
-    assert "moved here" in notice(state, keeper=False, misplaced="moved here")
-    assert "directory is gone" in notice(state, keeper=False, misplaced="moved here", gone=True)
-    assert "no journal yet" in notice(state_of(started_t=None), keeper=False)
-
-
 def advisory(code: str = "gpu_hot_0", t: float = 0.0, attempt: int = 1) -> ev.Advisory:
     return ev.Advisory(t=t, attempt=attempt, code=code, text=f"{code} is worth knowing")
 
@@ -158,53 +142,30 @@ def test_an_advisory_stands_while_it_holds(found: ev.Advisory, now: float, is_sh
 # -- ranks ---------------------------------------------------------------------------------------------
 
 
-def three_ranks(**values: st.RankState) -> st.RunState:
-    known = {rank: st.RankState(local_rank=rank, rank=rank, pid=40 - rank) for rank in range(3)}
-    return state_of(None, attempt_of(ranks=known | {int(k[1:]): v for k, v in values.items()}))
-
-
-SAMPLES = {
-    "0": rank_of("0", step=10.0, step_time_s=1.0, data_wait_s=0.0),
-    "1": rank_of("1", step=9.0, step_time_s=1.2, data_wait_s=0.2),
-    "2": rank_of("2", step=10.0, step_time_s=1.04, rss_bytes=GIB),
-}
-
-
-def rank_panel(state: st.RunState, samples: Mapping[str, object] | None = None) -> ranks.RanksPanel:
-    panel = ranks.RanksPanel(id="ranks")
-    known = SAMPLES if samples is None else samples
-    panel.view = View(snapshot_of(state, ranks=known), 1.0)
-    return panel
-
-
-def table(panel: ranks.RanksPanel, width: int = 90) -> list[list[str]]:
-    return [text_of([row]).split() for row in panel.body(width, 10)]
-
-
-def slow_rank(rank: int | None = None, **values: object) -> st.RunState:
-    """Three ranks, and what the keeper found about them."""
-    state = three_ranks()
-    assert state.attempt is not None
-    found = ev.SlowRankFound(t=1.0, attempt=1, rank=rank, **values)  # type: ignore[arg-type]
-    return replace(state, attempts=(replace(state.attempt, slow_rank=found),))
-
-
-def test_the_rank_that_the_keeper_names_is_marked_whatever_it_prints() -> None:
-    panel = rank_panel(slow_rank(0, lost_s=0.5, step_s=1.5))
-    _, first, second, third = table(panel)
-    assert first[:3] == ["0", "stepping", "10"]
-    assert "+500ms" in first, "it prints the shortest step time, and the others wait so long for it"
-    assert "+15" in second
-    assert "+0" in third
-    assert text_of([panel.titles()[1]]) == "⚠ slow: 0"
-
-
 @pytest.mark.parametrize(
-    ("state", "shown"),
-    [(three_ranks(), "?"), (slow_rank(unclear=True), "?"), (slow_rank(0, lost_s=0.5, step_s=1.5), "–")],
+    ("sight", "condition", "values", "word"),
+    [
+        (None, running(), {}, "stepping"),
+        (None, st.Launching(attempt=1), {}, "starting"),
+        (None, st.Preflight(), {}, "ready"),
+        (None, st.HeldOpen(attempt=1, reason="", decision=None), {}, "waits"),
+        (None, st.Ended(attempt=1, exit_code=0), {"exit_code": 0}, "ended"),
+        (None, st.Ended(attempt=1, exit_code=1), {"exit_code": 1}, "✗ ended"),
+        (None, running(), {"number": 2}, "starting"),
+        (None, TIMES[-1][0], {"exit_code": 1}, "✗ exit 1"),
+        (None, TIMES[-1][0], {"exit_code": 0}, "✗ failed"),
+        (ev.NodeSight.LEFT, running(), {}, "✗ gone"),
+        (ev.NodeSight.SILENT, running(), {}, "⚠ no sign"),
+        (ev.NodeSight.JOINED, running(), {"beat_t": 0.0}, "⚠ no sign"),
+    ],
 )
-def test_a_printed_step_time_alone_blames_no_rank(state: st.RunState, shown: str) -> None:
-    samples = SAMPLES | {"1": rank_of("1", step=10.0, step_time_s=2.0)}
-    panel = rank_panel(state, samples)
-    assert shown in table(panel)[2]
-    assert "1" not in text_of([panel.titles()[1]])
+def test_what_a_node_does(
+    sight: ev.NodeSight | None, condition: st.Condition, values: dict[str, Any], word: str
+) -> None:
+    own = {0: st.RankState(local_rank=0, rank=1)}
+    known = {name: value for name, value in values.items() if name != "beat_t"}
+    state = state_of(condition, attempt_of(**{"number": 1, "ranks": own, **known}))
+    node = Node(1, RunPaths(Path("/r")).node(1), state, {}, (), None, values.get("beat_t"))
+    nodes = {1: ev.NodeSeen(t=0.0, node=1, sight=sight, host="b")} if sight is not None else {}
+    leader = snapshot_of(state_of(running(), attempt_of(), nodes=nodes))
+    assert ranks.node_state(node, leader, SILENT_S + 1).text == word

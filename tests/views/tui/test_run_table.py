@@ -196,3 +196,68 @@ def test_the_mouse_points_at_a_place_of_the_chart() -> None:
     chart.plotted = Plot([], Scale(0.0, 10.0, 3), 3)
     chart.on_click(mouse(x=8))
     assert chart.look == Look()
+
+
+def test_the_cursor_goes_a_column_at_a_time_and_never_past_a_point_it_could_show() -> None:
+    chart = Chart(track(*range(11)))
+    for way, at in ((1, 10.0), (1, 10.0), (-1, 9.0), (-1, 8.0), (1, 9.0)):
+        chart.action_cursor(way)
+        assert chart.look.cursor == at
+    chart = Chart(tuple(single(float(at), at / 4, 1.0, 1) for at in range(41)))
+    chart.look = Look(window=(4.0, 8.0))
+    for way, at in ((-1, 10.0), (-1, 9.25), (-1, 8.5), (1, 9.25), (1, 10.0)):
+        chart.action_cursor(way)
+        assert chart.look.cursor == at, "the farthest of those in the next column"
+    empty = Chart(())
+    empty.action_cursor(1)
+    empty.action_zoom_in()
+    assert empty.look == Look()
+
+
+def test_a_log_lines_place_is_shown_on_the_chart() -> None:
+    points = tuple(single(100.0 + at, float(at), 1.0, 1 + at // 6) for at in range(11))
+    chart = Chart(points)
+    for step, t, attempt, at in (
+        (3.2, 109.0, 1, 3.0),
+        (3.2, None, 2, 6.0),
+        (None, 103.4, 1, 3.0),
+        (None, 99.0, 2, 6.0),
+    ):
+        assert chart.show_at(step, t, attempt)
+        assert chart.look.cursor == at
+    assert not chart.show_at(3.0, 103.0, 3), "an attempt without points"
+    assert not chart.show_at(None, None, 1)
+    chart.given = (tuple(point._replace(step=None) for point in points),)
+    assert chart.show_at(3.0, 104.2, 1)
+    assert chart.look.cursor == 104.0, "by time where there are no steps"
+    chart.given = ()
+    assert not chart.show_at(3.0, 103.0, 1)
+
+
+def test_the_keys_of_a_chart_are_those_that_do_something() -> None:
+    chart = Chart(track(*range(11)))
+    looks = ("← →", "cursor", "focused.cursor(-1)"), ("+ -", "zoom", "focused.zoom_in")
+    draws = ("y", "log scale", "focused.log"), ("x", "axis", "focused.axis")
+    assert chart.inner_keys() == [*looks, *draws]
+    assert chart.modes() == []
+    assert [chart.check_action(name, ()) for name in ("plain", "choose", "log")] == [False, False, True]
+    chart.action_choose()
+    chart.look = Look(Axis.TIME, log=True, window=(2.0, 5.0))
+    assert (chart.closes(), chart.check_action("plain", ())) == ("whole range", True)
+    assert chart.modes() == ["log", "by time since the start", "zoomed, 0 shows all"]
+    chart.look = Look(log=True, window=(2.0, 5.0), cursor=3.2)
+    assert chart.inner_keys() == [
+        looks[0],
+        ("Enter", "its log", "focused.choose"),
+        looks[1],
+        ("0", "all", "focused.whole"),
+        ("y", "linear scale", "focused.log"),
+        draws[1],
+    ]
+    assert chart.closes() == "clear cursor"
+    chart.action_choose()
+    assert [message.point for message in chart.sent if isinstance(message, ChartPanel.Chosen)] == [
+        chart.given[0][3]
+    ]
+    chart.action_plain()
+    assert chart.look == Look(log=True)

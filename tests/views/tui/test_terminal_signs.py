@@ -94,6 +94,16 @@ def test_a_notice_is_one_harmless_line_without_secrets(kind: str, begin: str) ->
     assert kind == "osc9" or ";" not in body
 
 
+def test_a_long_name_is_cut_where_a_terminal_would_cut_it() -> None:
+    written: list[str] = []
+    each = signs(written, notice=NoticeKind.OSC9)
+    for state in (going(), failed()):
+        each.take(snapshot_of(state_of(state.condition, *state.attempts, run_id="x" * 300)), 0.0)
+    title, _, notice = written
+    assert title == f"{KEEP_TITLE}\x1b]2;{'● stepping · '.ljust(100, 'x')}\x1b\\"
+    assert notice == f"\x1b]9;stoker: {'✗ cuda_oom · '.ljust(200, 'x')}\x1b\\"
+
+
 def test_behind_a_multiplexer_the_bell_stands_in_and_old_consoles_get_no_sequence() -> None:
     written: list[str] = []
     each = signs(
@@ -103,8 +113,9 @@ def test_behind_a_multiplexer_the_bell_stands_in_and_old_consoles_get_no_sequenc
     each.take(snapshot_of(failed()), 0.0)
     assert written == [BELL]
     written.clear()
-    each = signs(written, {"TERM": "linux"}, notice=NoticeKind.OSC9)
-    each.take(snapshot_of(going()), 0.0)
-    each.take(snapshot_of(failed()), 0.0)
-    each.close()
-    assert written == []
+    for console in ("linux", "dumb"):
+        each = signs(written, {"TERM": console}, notice=NoticeKind.OSC9)
+        each.take(snapshot_of(going()), 0.0)
+        each.take(snapshot_of(failed()), 0.0)
+        each.close()
+        assert written == []

@@ -184,13 +184,11 @@ class Look(msgspec.Struct, frozen=True):
         if size >= span:
             return replace(self, window=None)
         at = self.cursor if self.cursor is not None else high
-        share = (at - low) / (high - low) if high > low else 0.5
+        share = (at - low) / (high - low)
         return _moved(self, at - share * size, size, whole)
 
-    def pointed(self, at: float | None, whole: tuple[float, float]) -> Look:
-        """Move the cursor to a value, and the window with it. None removes the cursor."""
-        if at is None:
-            return replace(self, cursor=None)
+    def pointed(self, at: float, whole: tuple[float, float]) -> Look:
+        """Move the cursor to a value, and the window with it."""
         at = min(max(at, whole[0]), whole[1])
         look = replace(self, cursor=at)
         if self.window is None or self.window[0] <= at <= self.window[1]:

@@ -139,13 +139,13 @@ def use_of(snapshot: Snapshot, *, memory: bool) -> Use:
         total = max(totals) if len(totals) == 1 else 0.0
         say = (lambda value: fm.memory(value * total)) if total else fm.percent
         return Use("memory", snapshot.gpu_memory, 1.0, Gauge.MEMORY, say)
+    if memory and machine is not None and (size := machine.values.get("memory_total_bytes")):
+        return Use("RAM", machine.memory, size, Gauge.MEMORY, fm.memory)
     if memory:
-        total = (machine.values.get("memory_total_bytes") if machine else None) or 0.0
-        gauge = Gauge.MEMORY if total else None
-        return Use("RAM", machine.memory if machine else (), total or 1.0, gauge, fm.memory)
+        return Use("RAM", (), 1.0, None, fm.memory)
     if machine is None or not machine.cpu:
         track = next((rank.cpu for rank in snapshot.ranks.values()), ())
-        return Use("CPU", track, 1.0, Gauge.CPU if machine else None, fm.percent)
+        return Use("CPU", track, 1.0, None, fm.percent)
     return Use("CPU", machine.cpu, 1.0, Gauge.CPU, fm.percent)
 
 

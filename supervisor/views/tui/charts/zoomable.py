@@ -31,15 +31,15 @@ class ChartPanel(Panel, can_focus=True):
     """A chart with its own view settings. Subclasses supply `tracks`, and the cursor reads the first one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "cursor(-1)", "cursor back", show=False),
-        Binding("right", "cursor(1)", "cursor onward", show=False),
-        Binding("plus,equals_sign,up", "zoom_in", "zoom in", show=False),
-        Binding("minus,down", "zoom_out", "zoom out", show=False),
-        Binding("0", "whole", "all of it", show=False),
-        Binding("y", "log", "logarithmic or linear", show=False),
-        Binding("x", "axis", "by step, epoch, time or reading", show=False),
-        Binding("enter", "choose", "the log at the cursor", show=False),
-        Binding("escape", "plain", "away with cursor and window", show=False),
+        Binding("left", "cursor(-1)", "cursor back"),
+        Binding("right", "cursor(1)", "cursor onward"),
+        Binding("plus,equals_sign,up", "zoom_in", "zoom in"),
+        Binding("minus,down", "zoom_out", "zoom out"),
+        Binding("0", "whole", "all of it"),
+        Binding("y", "log", "logarithmic or linear"),
+        Binding("x", "axis", "by step, epoch, time or reading"),
+        Binding("enter", "choose", "the log at the cursor"),
+        Binding("escape", "plain", "away with cursor and window"),
     ]
 
     class Chosen(Message):
@@ -90,7 +90,7 @@ class ChartPanel(Panel, can_focus=True):
             return self.look.cursor is not None
         return True
 
-    def show_at(self, step: float | None, t: float | None, attempt: int) -> bool:
+    def show_at(self, step: float | None, t: float | None, attempt: int | None) -> bool:
         """Move the cursor to where a log line was written. Return False if its attempt has no matching point."""
         tracks = self.tracks()
         xs = positions(tracks[0], axis_for(self.look.axis, tracks)) if tracks else []

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from textual import events
+from textual.actions import parse
 from textual.binding import Binding, BindingType
 from textual.screen import ScreenResultType
 
@@ -47,7 +48,7 @@ from supervisor.views.tui.shell.prompts import (
     ask_over,
     offer_first,
 )
-from supervisor.views.tui.shell.screen_base import FIRST_READ_S, LEAVING, OverScreen
+from supervisor.views.tui.shell.screen_base import OverScreen, waits_for_data
 from supervisor.views.wording.kinds import changed_text
 
 GROUPS = {
@@ -64,7 +65,7 @@ PLAYBACK = frozenset({"play", "scrub", "fact", "speed"})
 def action_name(binding: Binding) -> str:
     """Return a binding's action name as used in `actions.possible`: "hold" for ``ask('hold')``."""
     name, _, argument = binding.action.partition("(")
-    return argument.strip("')") if name in {"ask", "page"} else name
+    return argument.strip("')") if name == "ask" else name
 
 
 def _key(
@@ -157,7 +158,7 @@ KEYS: list[BindingType] = [
 VETOES = ("keep_waiting", "hold")
 # Keys that always respond, and their requests.
 EXPLAINED = {
-    binding.key: action_name(binding)
+    binding.key: binding
     for binding in KEYS
     if isinstance(binding, Binding) and action_name(binding) in ACTING and len(binding.key) == 1
 }
@@ -205,8 +206,8 @@ class Requests:
             return False
         return self._access.continuer is not None and bool(continue_text(snapshot))
 
-    def can(self, name: str, at: int = 0) -> bool:
-        """Check whether an action is possible now. `at` is the index of an answer."""
+    def can(self, name: str, parameters: tuple[object, ...]) -> bool:
+        """Check whether an action is possible now. The parameter of an answer is its index."""
         snapshot = self.panes.snapshot
         match name:
             case "continue_run":
@@ -217,6 +218,7 @@ class Requests:
                 return name in self.possible and (due == WAIT or not is_held)
             case "answer":
                 asked = snapshot.state.open_question if snapshot is not None else None
+                at = int(str(parameters[0]))
                 return name in self.possible and asked is not None and at < len(asked.answers)
             case "smaller_batch":
                 return "restart" in self.possible  # if the batch is unknown, the key reports why
@@ -225,22 +227,20 @@ class Requests:
 
     def is_early(self, event: events.Event) -> bool:
         """Check whether a key was pressed before the run's first data arrived. Such keys have to wait."""
-        if isinstance(event, events.Key) and event.key in LEAVING:
-            return False
         is_unread = self.panes.snapshot is None or not self.panes.screen.is_mounted
-        return is_unread and time.monotonic() - self._made_t < FIRST_READ_S
+        return is_unread and waits_for_data(event, self._made_t)
 
     def explain(self, event: events.Key) -> bool:
         """Explain why a request key is not available now. Return True if the key is a request key."""
-        name, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
-        if name is None:
+        binding, snapshot = EXPLAINED.get(event.character or ""), self.panes.snapshot
+        if binding is None:
             return False
         if snapshot is None:
             self.panes.tell(Answer("nothing of the run is read yet: ask again", False))
             return True
-        at = ANSWER_KEYS.index(event.character) if name == "answer" and event.character else 0
+        name = action_name(binding)
         # If the run has finished, the restart key continues the run.
-        can = self.can(name, at) or (name == "restart" and self.can_continue())
+        can = self.can(name, parse(binding.action)[2]) or (name == "restart" and self.can_continue())
         if can or self.panes.screen.app.screen is not self.panes.screen:
             return True
         event.stop()
@@ -265,14 +265,14 @@ class Requests:
         self._offer_first(self._access.continuer, CONTINUE)
 
     def _offer_first(self, adopter: Adopter | None, words: OfferWords, why: str = "") -> None:
+        assert adopter is not None, "the key is available"
         screen, feeder, run = self.panes.screen, self._access.feeder, self._access.client.run
-        if adopter is not None:
-            offer_first(screen, feeder.submit, adopter, run, words, self.panes.tell, why=why)
+        offer_first(screen, feeder.submit, adopter, run, words, self.panes.tell, why=why)
 
     def action_accept(self) -> None:
         """Restart a held run with the suggested change, asking first if something would be lost."""
-        if self.panes.snapshot is not None:
-            self._restart(offer_warning(self.panes.snapshot), RequestArgs(offered=True))
+        assert self.panes.snapshot is not None, "the key is available"
+        self._restart(offer_warning(self.panes.snapshot), RequestArgs(offered=True))
 
     def _restart(self, risk: str, args: RequestArgs) -> None:
         """Restart with a change, asking first if it is risky."""
@@ -291,8 +291,8 @@ class Requests:
     def action_answer(self, at: int) -> None:
         """Answer the question on the card, so the keeper can plan with the answer."""
         asked = self.panes.snapshot.state.open_question if self.panes.snapshot is not None else None
-        if asked is not None and at < len(asked.answers):
-            self._send(RequestKind.ANSWER, RequestArgs(answer=asked.answers[at].value))
+        assert asked is not None, "the key is available"
+        self._send(RequestKind.ANSWER, RequestArgs(answer=asked.answers[at].value))
 
     def action_note(self) -> None:
         """Prompt for a note."""
@@ -339,7 +339,8 @@ class Requests:
         from supervisor.views.tui.shell.restart_dialogs import ask_batch
 
         snapshot = self.panes.snapshot
-        if snapshot is not None and "smaller_batch" not in self.possible:
+        assert snapshot is not None, "the key is available"
+        if "smaller_batch" not in self.possible:
             offered = offer(snapshot)
             batch = offered.batch if offered is not None else None
             if batch is not None and batch.changes_global and "accept" in self.possible:
@@ -347,10 +348,9 @@ class Requests:
             else:
                 self.panes.tell(Answer(why_no_batch(snapshot), False))
             return
-        now = current_batch(snapshot) if snapshot else None
-        wanted = suggested_batch(snapshot) if snapshot else None
-        if snapshot is None or now is None or wanted is None:
-            return
+        now, wanted = current_batch(snapshot), suggested_batch(snapshot)
+        assert now is not None, "else no smaller one is possible"
+        assert wanted is not None, "else none is possible"
 
         def closed(number: str | None) -> None:
             if number is not None:
@@ -373,8 +373,8 @@ class Requests:
         from supervisor.views.tui.shell.restart_dialogs import Edited, EditScreen
 
         snapshot = self.panes.snapshot
-        if snapshot is None or snapshot.run_file is None:
-            return
+        assert snapshot is not None, "the key is available"
+        assert snapshot.run_file is not None, "the key is available"
         job, offered, attempt = snapshot.run_file.job, offer(snapshot), snapshot.state.attempt
         now, ran = next_job(job, snapshot.state), next_job(job, undecided(snapshot.state))
         proposed = now.after(offered, attempt.number).words if offered and attempt else now.words

@@ -107,8 +107,7 @@ class Looking:
     def action_pane(self, name: str) -> None:
         """Focus a pane, zooming it if it is not currently visible."""
         wanted = self.panes.find("card" if name == "loss" and self.panes.is_card_shown else name)
-        if self.panes.zoomed is not None:
-            self.panes.zoom(None)
+        self.panes.zoom(None)
         if not wanted.display or not (wanted.parent and getattr(wanted.parent, "display", True)):
             self.panes.zoom(wanted.id)
         wanted.focus()
@@ -193,9 +192,8 @@ class Looking:
         from supervisor.views.tui.shell.prompts import Confirm
 
         own, snapshot, app = self._own_code(), self.panes.snapshot, self.panes.screen.app
-        if own is None or snapshot is None:
-            return
-        record = snapshot.run_file
+        assert own is not None, "the key is available"
+        record = snapshot.run_file if snapshot is not None else None
         found = source_spot(own.path, own.line, record.job.cwd if record is not None else None)
         if isinstance(found, str):
             self.panes.tell(Answer(found, False))
@@ -281,7 +279,7 @@ class Looking:
     def _point_at(self, point: LogAt) -> None:
         """Show a log line's step on the chart."""
         loss = self.panes.loss
-        if not loss.show_at(point.step, point.t, point.attempt or 0):
+        if not loss.show_at(point.step, point.t, point.attempt):
             known = f"step {point.step:g}" if point.step is not None else "that time"
             self.panes.tell(Answer(f"the chart has no point at {known}", False))
         elif loss.display:
@@ -311,8 +309,8 @@ class Looking:
 
     def action_node(self, way: int) -> None:
         """Cycle the log through all nodes, then node 0 alone, node 1 alone and so on."""
-        if self.panes.snapshot is not None:
-            self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
+        assert self.panes.snapshot is not None, "the key is available"
+        self._logs.next_node([node.number for node in self.panes.snapshot.nodes], way)
 
     def show_rank(self, who: str, node: int | None) -> None:
         """Show one rank's log, or the logs of all ranks on a node."""

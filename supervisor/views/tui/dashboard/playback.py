@@ -19,7 +19,6 @@ class ReplayBar(Panel):
     """A bar that shows the playback position and speed."""
 
     framed = False
-    uses_clock = True
 
     def __init__(self, clock: ReplayClock, recording: Recording, *, id: str) -> None:  # noqa: A002 - textual's own word
         super().__init__(id=id)
@@ -72,8 +71,8 @@ class Playback:
         self.recording, self.clock = recording, clock
         self.bar = ReplayBar(clock, recording, id="replay")
         self._plays = True
-        self._panes: Panes | None = None
-        self._wake: Callable[[], object] = lambda: None
+        self._panes: Panes
+        self._wake: Callable[[], object]
 
     def begin(self, panes: Panes, feeder: Feeder[Snapshot]) -> None:
         """Start the playback clock."""
@@ -88,8 +87,7 @@ class Playback:
         if self._plays is self.clock.paused:
             self._plays = not self._plays
             self.bar.repaint()
-            if self._panes is not None:
-                self._panes.offer()
+            self._panes.offer()
 
     def seek(self, t: float) -> None:
         """Jump to a time in the recording."""
@@ -99,10 +97,6 @@ class Playback:
     def _moved(self) -> None:
         self.bar.repaint()
         self._wake()
-
-    def _tell(self, answer: Answer) -> None:
-        if self._panes is not None:
-            self._panes.tell(answer)
 
     def action_play(self) -> None:
         """Toggle between playing and paused."""
@@ -118,7 +112,7 @@ class Playback:
         """Jump to the next or previous event."""
         found = next_fact(self.recording.facts_t, self.clock.now(), way)
         if found is None:
-            self._tell(Answer("no further fact" if way > 0 else "no earlier fact", None))
+            self._panes.tell(Answer("no further fact" if way > 0 else "no earlier fact", None))
         else:
             self.seek(found)
 

@@ -26,13 +26,19 @@ from supervisor.views.tui.panels.ranks_table import RanksPanel
 from supervisor.views.tui.panels.state_words import HANG, RESTART, WAIT, countdown, leave_word, shows_failure
 from supervisor.views.tui.shell.feeder import Answer, RunAccess
 from supervisor.views.tui.shell.help import HelpLine, HelpScreen, bindings_of, lines_of
-from supervisor.views.tui.shell.screen_base import FooterBar, Hint, KeyScreen, key_commands, silence_of
+from supervisor.views.tui.shell.screen_base import (
+    TICK_S,
+    FooterBar,
+    Hint,
+    KeyScreen,
+    key_commands,
+    silence_of,
+)
 from supervisor.views.tui.widgets.panel import tr_of
 
 if TYPE_CHECKING:
     from textual.command import Provider
 
-TICK_S = 1.0
 PLAYBACK_TICK_S = 0.25
 PLAYBACK_FIRST = frozenset({"play", "fact(1)", "fact(-1)", "speed(1)"})
 # Beside a failure card, these keys come before keys that only change the view.
@@ -221,7 +227,7 @@ class Dashboard(KeyScreen, Screen[None]):
         if name in VETOES and self.is_mounted and self.looking.closes():
             return False  # Esc closes this first, because leaving a page must never stop a restart
         if name in ACTING or name == "continue_run":
-            return self.requests.can(name, int(str(parameters[0])) if name == "answer" and parameters else 0)
+            return self.requests.can(name, parameters)
         return self.is_mounted and self.looking.can(name) if name in LOOKS else True
 
     def on_key(self, event: events.Key) -> None:

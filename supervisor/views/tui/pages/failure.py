@@ -30,8 +30,8 @@ class FailurePage(Page):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *Page.BINDINGS,
-        Binding("left", "attempt(-1)", "earlier failure", show=False),
-        Binding("right", "attempt(1)", "later failure", show=False),
+        Binding("left", "attempt(-1)", "earlier failure"),
+        Binding("right", "attempt(1)", "later failure"),
     ]
     heading = "failure"
     uses_clock = True
@@ -126,7 +126,7 @@ def _head(told: FailureText, verdict: Verdict) -> list[Row]:
     parts += [f"exit code {attempt.exit_code}"] if attempt.exit_code is not None else []
     reason = f" ({tr(verdict.reason.value.replace('_', ' '))})" if verdict.reason else ""
     name = f"{verdict.failure.value}{reason}"
-    rows.append(row(Span(" · ".join([name, *map(tr, parts)]), TextStyle.DIM)))
+    rows += told.warned(" · ".join([name, *map(tr, parts)]), TextStyle.DIM)
     if attempt.verdict_provisional:
         rows += told.warned(tr("provisional: its processes are still ending, and more may come"))
     rows += told.unsure(verdict)

@@ -50,7 +50,7 @@ MOST_WRAPPED = 0.8
 
 def _whole(key: str, action: str, word: str, tooltip: str) -> Binding:
     """Return a key binding for the full-page log."""
-    return Binding(key, action, word, show=False, tooltip=tooltip, id=f"log.{action}")
+    return Binding(key, action, word, tooltip=tooltip)
 
 
 class LogPanel(WheelPanel):
@@ -58,12 +58,12 @@ class LogPanel(WheelPanel):
 
     number = 4
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("k,up", "move(-1)", "up", show=False),
-        Binding("j,down", "move(1)", "down", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "page(-1)", "page up", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "page(1)", "page down", show=False),
-        Binding("g,home", "edge(-1)", "first line", show=False),
-        Binding("G,end", "edge(1)", "newest line, follow", show=False),
+        Binding("k,up", "move(-1)", "up"),
+        Binding("j,down", "move(1)", "down"),
+        Binding("pageup,ctrl+u,ctrl+b", "page(-1)", "page up"),
+        Binding("pagedown,ctrl+d,ctrl+f", "page(1)", "page down"),
+        Binding("g,home", "edge(-1)", "first line"),
+        Binding("G,end", "edge(1)", "newest line, follow"),
         _whole(
             "colon", "jump", "line, time",
             "go to a line (812), a step (step 1200) or a time (14:52, 2026-11-21 14:52)",
@@ -72,11 +72,11 @@ class LogPanel(WheelPanel):
         _whole("left_parenthesis", "attempt(-1)", "attempt before", "the attempt before"),
         _whole("right_parenthesis", "attempt(1)", "attempt after", "the attempt after"),
         _whole("w", "wrap", "wrap", "wrap long lines, or cut them"),
-        Binding("V,shift+down", "mark", "begin or end a selection", show=False),
+        Binding("V,shift+down", "mark", "begin or end a selection"),
         _whole("y", "copy", "copy", "copy the line or the selection (V selects)"),
         _whole("c", "chart", "chart", "show this line's step on the charts"),
         _whole("e", "editor", "editor", "open the file in $EDITOR at this line"),
-        Binding("escape", "plain", "end selection, give up", show=False),
+        Binding("escape", "plain", "end selection, give up"),
     ]  # fmt: skip
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - textual's own word

@@ -109,26 +109,26 @@ class MetricsPage(ChartPanel):
     """A page that charts every series in a grid. Visible charts share a step or time axis; keys act on the selected chart."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "move(1)", "next chart", show=False),
-        Binding("k", "move(-1)", "previous chart", show=False),
-        Binding("down", "row(1)", "chart below", show=False),
-        Binding("up", "row(-1)", "chart above", show=False),
-        Binding("pagedown,ctrl+d", "turn(1)", "next page of charts", show=False),
-        Binding("pageup,ctrl+u", "turn(-1)", "previous page of charts", show=False),
-        Binding("g,home", "move(-100000)", "first chart", show=False),
-        Binding("G,end", "move(100000)", "last chart", show=False),
-        Binding("z,o", "alone", "this chart at full size, or all", show=False),
-        Binding("slash", "find", "charts by a part of their name", show=False),
-        Binding("c", "screen.compare", "other runs in each chart", show=False),
+        Binding("j", "move(1)", "next chart"),
+        Binding("k", "move(-1)", "previous chart"),
+        Binding("down", "row(1)", "chart below"),
+        Binding("up", "row(-1)", "chart above"),
+        Binding("pagedown,ctrl+d", "turn(1)", "next page of charts"),
+        Binding("pageup,ctrl+u", "turn(-1)", "previous page of charts"),
+        Binding("g,home", "move(-100000)", "first chart"),
+        Binding("G,end", "move(100000)", "last chart"),
+        Binding("z,o", "alone", "this chart at full size, or all"),
+        Binding("slash", "find", "charts by a part of their name"),
+        Binding("c", "screen.compare", "other runs in each chart"),
         *(
             b
             for b in ChartPanel.BINDINGS
             if isinstance(b, Binding) and b.action not in {"zoom_in", "zoom_out", "choose", "plain"}
         ),
-        Binding("plus,equals_sign", "zoom_in", "zoom in", show=False),
-        Binding("minus", "zoom_out", "zoom out", show=False),
-        Binding("enter", "choose", "the log at the cursor; without one: full size", show=False),
-        Binding("escape", "plain", "cursor and window, full size, search: away", show=False),
+        Binding("plus,equals_sign", "zoom_in", "zoom in"),
+        Binding("minus", "zoom_out", "zoom out"),
+        Binding("enter", "choose", "the log at the cursor; without one: full size"),
+        Binding("escape", "plain", "cursor and window, full size, search: away"),
     ]
 
     framed = False

@@ -128,7 +128,7 @@ class ProcessesPage(Page):
 
 
 def _stacks(view: View, width: int) -> list[Row]:
-    can_take = "stacks" in possible(view.snapshot, read_only=False, can_adopt=False)
+    can_take = "stacks" in possible(view.snapshot)
     dump = view.snapshot.nearby.stacks
     if dump is None:
         shown = "none were taken yet: K takes those of all ranks now" if can_take else "none were taken"

@@ -25,20 +25,18 @@ from supervisor.views.tui.shell.feeder import Adopter, Answer, RequestClient
 from supervisor.views.tui.shell.help import HelpScreen, lines_of
 from supervisor.views.tui.shell.prompts import CONTINUE, AskLine, Confirm, ask_over, offer_first
 from supervisor.views.tui.shell.screen_base import (
-    FIRST_READ_S,
-    LEAVING,
+    TICK_S,
     FooterBar,
     Hint,
     KeyScreen,
     key_commands,
     silence_of,
+    waits_for_data,
 )
 from supervisor.views.tui.widgets.paint import TextStyle
 
 if TYPE_CHECKING:
     from textual.command import Provider
-
-TICK_S = 1.0
 
 
 def _key(key: str, action: str, word: str, shown: str, text: str, *, show: bool = True) -> Binding:
@@ -122,9 +120,8 @@ class BrowserScreen(KeyScreen, Screen[None]):
             self._offer()
 
     def is_early(self, event: events.Event) -> bool:
-        """Check whether a key has to wait for the first data. The quit key never waits."""
-        leaves = isinstance(event, events.Key) and event.key in LEAVING
-        return not self._read and not leaves and time.monotonic() - self._made_t < FIRST_READ_S
+        """Check whether a key has to wait for the first data."""
+        return not self._read and waits_for_data(event, self._made_t)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002 - textual's own signature
         """Check whether a key is available. Opening requires a run; clearing requires a filter."""
@@ -149,33 +146,29 @@ class BrowserScreen(KeyScreen, Screen[None]):
 
     def action_open(self) -> None:
         """Open only the run under the cursor, even if other runs are marked."""
-        if self.panel.chosen is not None:
-            self.post_message(RunsPanel.Opened(self.panel.chosen))
+        self.post_message(RunsPanel.Opened(self.panel.here.run))
 
     def action_mark(self) -> None:
         """Mark the run under the cursor for comparison, or unmark it."""
-        if self.panel.chosen is not None:
-            self.panel.mark(self.panel.chosen)
+        self.panel.mark(self.panel.here.run)
         self._offer()
 
     def action_compare(self) -> None:
         """Open the run under the cursor and plot the marked runs' series alongside its own series."""
-        chosen = self.panel.chosen
-        if chosen is not None and self.panel.marked == [chosen]:
+        chosen = self.panel.here.run
+        if self.panel.marked == [chosen]:
             self.tell("one run is marked: move to another one, or mark more, then c compares them")
-        elif chosen is not None:
+        else:
             beside = [run for run in self.panel.marked if run != chosen]
             self.post_message(RunsPanel.Opened(chosen, beside))
 
     def action_replay(self) -> None:
         """Replay the run under the cursor."""
-        if self.panel.chosen is not None:
-            self.post_message(RunsPanel.Opened(self.panel.chosen, replay=True))
+        self.post_message(RunsPanel.Opened(self.panel.here.run, replay=True))
 
     def action_stop(self) -> None:
         """Stop the run under the cursor, after confirmation."""
-        if (row := self.panel.row) is None:
-            return
+        row = self.panel.here
         name = row.run.run_id
         text = f"stop {name}? steps since its last checkpoint may be lost"
         if isinstance(row.state.condition, HeldOpen):
@@ -216,16 +209,15 @@ class BrowserScreen(KeyScreen, Screen[None]):
 
     def action_continue_run(self) -> None:
         """Show the next attempt of the run under the cursor, and ask whether to start it."""
-        row, continuer = self.panel.row, self._continuer
-        if row is None or continuer is None:
-            return
+        continuer = self._continuer
+        assert continuer is not None, "the key is available"
 
         def start(run: RunPaths) -> None:
             continuer.adopt(run)
             self._look_again()
 
         next_attempt = Adopter(continuer.examine, start)
-        offer_first(self, self._submit, next_attempt, row.run, CONTINUE, self.tell_answer)
+        offer_first(self, self._submit, next_attempt, self.panel.here.run, CONTINUE, self.tell_answer)
 
     def on_panel_keys_changed(self) -> None:
         """Update the footer keys for the run under the cursor."""
@@ -233,8 +225,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
 
     def action_delete(self) -> None:
         """Delete the run under the cursor, after confirmation. `u` restores it within a week."""
-        if (row := self.panel.row) is None:
-            return
+        row = self.panel.here
         if row.live:
             self.tell(f"{row.run.run_id} is live: s stops it first")
             return
@@ -250,8 +241,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
 
     def action_name(self) -> None:
         """Prompt for a name for the run under the cursor."""
-        if self.panel.row is not None:
-            ask_over(self, AskLine("name", self.panel.row.given), self.name_for)
+        ask_over(self, AskLine("name", self.panel.here.given), self.name_for)
 
     def name_for(self, words: str) -> None:
         """Name the run under the cursor."""
@@ -261,8 +251,7 @@ class BrowserScreen(KeyScreen, Screen[None]):
 
     def action_note(self) -> None:
         """Prompt for a note on the run under the cursor."""
-        if self.panel.row is not None:
-            ask_over(self, AskLine("note"), self.note_for)
+        ask_over(self, AskLine("note"), self.note_for)
 
     def note_for(self, words: str) -> None:
         """Add a note to the run under the cursor. The keeper records it; if there is no keeper, it goes into the index."""

@@ -135,6 +135,11 @@ class RunsPanel(ListPanel):
         """The selected row, or None if there are no rows."""
         return self.rows[self.cursor] if self.rows else None
 
+    @property
+    def here(self) -> RunRow:
+        """The selected row, for an action that is available only if there are rows."""
+        return self.rows[self.cursor]
+
     def renew(self) -> None:
         """Filter, sort and repaint. The cursor stays on its run, or keeps its position if the run is gone."""
         now = self._clock()

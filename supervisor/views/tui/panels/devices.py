@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from statistics import fmean
-from typing import assert_never
 
 from rich.cells import cell_len
 
@@ -62,13 +61,7 @@ class DevicesPanel(ListPanel, can_focus=True):
         longest = max(len(name) for name, _ in devices)
         node_cells = longest + 1 if longest else 0
         width -= node_cells + 2 * len(indent)
-        match device:
-            case Gpu():
-                found = self._gpu(device, width)
-            case Machine():
-                found = self._machine(device, width)
-            case _ as unreachable:
-                assert_never(unreachable)
+        found = self._gpu(device, width) if isinstance(device, Gpu) else self._machine(device, width)
         return (*indent, Span(fit(node, node_cells), TextStyle.DIM), *found)
 
     def _gpu(self, gpu: Gpu, width: int) -> Row:

@@ -316,7 +316,7 @@ def reason_text(attempt: st.AttemptState, decision: Decision) -> str:
 
 def keys_now(snapshot: Snapshot) -> list[str]:
     """Return the keys that act on a waiting run, starting with the suggested one."""
-    now = possible(snapshot, read_only=False, can_adopt=False)
+    now = possible(snapshot)
     keys = ("accept", "Enter"), ("smaller_batch", "b"), ("edit", "e"), ("restart", "r"), ("stop", "s")
     return [key for action, key in keys if action in now]
 

@@ -32,7 +32,7 @@ ANSWER_KEYS = ("6", "7", "8")
 FROM_FIRST_STEP = "from the first step, unless the script resumes by itself"
 
 
-def possible(snapshot: Snapshot, *, read_only: bool, can_adopt: bool) -> frozenset[str]:
+def possible(snapshot: Snapshot, *, read_only: bool = False, can_adopt: bool = False) -> frozenset[str]:
     """Return the actions that are available now. Observers accept only notes and stacks. Notes on finished runs need no keeper."""
     state = snapshot.state
     if state.is_over and not (read_only or snapshot.gone):

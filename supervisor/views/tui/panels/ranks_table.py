@@ -73,8 +73,8 @@ class RanksPanel(ListPanel, can_focus=True):
     number = 3
     uses_clock = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", "log of this rank", show=False),
-        Binding("space", "fold", "fold or unfold this node", show=False),
+        Binding("enter", "choose", "log of this rank"),
+        Binding("space", "fold", "fold or unfold this node"),
     ]
 
     class Chosen(Message):

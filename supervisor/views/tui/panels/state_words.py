@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias
 
 from supervisor.run import state as st
 from supervisor.run.events import Outcome, Phase, StallFlagged, StopWhy
@@ -85,8 +85,8 @@ def condition_span(shown: Shown, now: float) -> Span:
         case st.Running() if reading := reading_text(shown.state):
             return Span(f"● {reading}", TextStyle.LIVE)
         case st.Running() if attempt is not None and attempt.quiet_since is not None:
-            return _quiet_span(attempt, now)
-        case st.Running(phase=Phase.RENDEZVOUS) if shown.state.mode == "observed" and attempt is not None:
+            return _quiet_span(attempt.quiet_since, now)
+        case st.Running(phase=Phase.RENDEZVOUS) if shown.state.mode == "observed":
             return Span("● live", TextStyle.LIVE)
         case st.Running():
             # Without a keeper the state is unknown, so show the last state that a keeper wrote.
@@ -124,12 +124,9 @@ def condition_span(shown: Shown, now: float) -> Span:
             return Span(f"✗ {shown.state.failed_for}, stopped", TextStyle.BAD)
         case st.Finished():
             return OUTCOMES[condition.outcome]
-        case _ as unreachable:
-            assert_never(unreachable)
 
 
-def _quiet_span(attempt: st.AttemptState, now: float) -> Span:
-    since = attempt.quiet_since if attempt.quiet_since is not None else now
+def _quiet_span(since: float, now: float) -> Span:
     return Span(f"○ quiet for {fm.age(max(0.0, now - since))}", TextStyle.WARN)
 
 
@@ -137,7 +134,7 @@ def _end_unseen(attempt: st.AttemptState | None, now: float) -> Span:
     """Return a notice saying how long an abandoned log has been quiet, or that stoker did not see the job finish."""
     if attempt is None or attempt.quiet_since is None:
         return Span(END_UNSEEN, TextStyle.WARN)
-    return _quiet_span(attempt, now)
+    return _quiet_span(attempt.quiet_since, now)
 
 
 def stall_text(stall: StallFlagged, now: float) -> str:

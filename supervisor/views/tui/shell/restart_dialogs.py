@@ -6,6 +6,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -190,10 +191,8 @@ class EditScreen(OverScreen[Edited | None]):
 
     def action_submit(self) -> None:
         """Close and return the typed text if it can be parsed."""
-        try:
+        with suppress(BadEdit):
             self.dismiss(parse_edit(self.query_one(TextArea).text, self.query_one(Input).value))
-        except BadEdit:
-            self.app.bell()
 
     def action_other(self) -> None:
         """Move to the other field."""

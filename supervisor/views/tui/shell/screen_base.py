@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,7 @@ LOW_BELOW = 18
 LEAVING = frozenset({"q", "d", "ctrl+c", "ctrl+q"})
 # Other keys wait this long for the first data.
 FIRST_READ_S = 5.0
+TICK_S = 1.0
 # Keys without a character. A user would notice if they did nothing.
 NAMED_KEYS = frozenset({"enter", "backspace", "delete", "insert", *(f"f{number}" for number in range(1, 13))})
 
@@ -118,6 +120,12 @@ def key_commands() -> type[Provider]:
     from supervisor.views.tui.shell.command_palette import KeyCommands
 
     return KeyCommands
+
+
+def waits_for_data(event: events.Event, made_t: float) -> bool:
+    """Check whether a key has to wait for the first data of a screen made at `made_t`. The keys that quit never wait."""
+    leaves = isinstance(event, events.Key) and event.key in LEAVING
+    return not leaves and time.monotonic() - made_t < FIRST_READ_S
 
 
 def silence_of(screen: Screen[Any], event: events.Key) -> str | None:

@@ -257,12 +257,12 @@ class MovingPanel(WheelPanel):
     """A pane that can also be moved with j/k, the arrow keys, and the page keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "move(1)", "down", show=False),
-        Binding("k,up", "move(-1)", "up", show=False),
-        Binding("g,home", "edge(-1)", "first", show=False),
-        Binding("G,end", "edge(1)", "last", show=False),
-        Binding("pagedown,ctrl+d", "page(1)", "page down", show=False),
-        Binding("pageup,ctrl+u", "page(-1)", "page up", show=False),
+        Binding("j,down", "move(1)", "down"),
+        Binding("k,up", "move(-1)", "up"),
+        Binding("g,home", "edge(-1)", "first"),
+        Binding("G,end", "edge(1)", "last"),
+        Binding("pagedown,ctrl+d", "page(1)", "page down"),
+        Binding("pageup,ctrl+u", "page(-1)", "page up"),
     ]
 
 
