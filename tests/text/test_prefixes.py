@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.prefixes import NOWHERE, Origin, learn_hosts, origin_of_path, rank_mark, split_prefix
+from supervisor.text.prefixes import (
+    NOWHERE,
+    NUMBERED,
+    Origin,
+    learn_hosts,
+    origin_of_path,
+    rank_mark,
+    split_prefix,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +54,11 @@ def test_prefixes(line: str, origin: Origin, rest: str) -> None:
         ("WARNING [rank 2] y", 2),
         ("rank2: WARNING z", 2),
         ("[Rank 2] z", 2),
+        ("[RANK2] z", 2),
+        ("INFO " * 7 + "[rank2] z", 2),
+        ("INFO " * 8 + "[rank2] z", None),
+        (" " * 153 + "[rank2] z", 2),
+        (" " * 154 + "[rank2] z", None),
         ("2026-11-20T10:00:00Z INFO (rank=2) z", 2),
         ("[2026-11-20 10:00:00,123][trainer][INFO] - [rank2] z", 2),
         ("2026-11-20 10:00:00 - trainer.loop - INFO - rank 2: z", 2),
@@ -68,8 +81,24 @@ def test_hosts_are_learnt_by_recurrence() -> None:
     hosts = learn_hosts(lines)
     assert hosts == {"gpu-a", "gpu-b"}
     assert split_prefix("gpu-b: [rank7]: boom", hosts) == (Origin(rank=7, node="gpu-b"), "boom")
-    assert learn_hosts(["INFO: a", "WARNING: b", "INFO: c", "ERROR: d"] * 5) == frozenset()
+    for one in ("{}: x", "{} | x", "{}| x", "[{}]: x", "({}): x", "2024-01-01T10:00:00Z {}: x"):
+        named = [one.format(f"10.0.0.{number % 2}") for number in range(17)]
+        assert learn_hosts([*named, *["x", " "] * 33]) == {"10.0.0.0", "10.0.0.1"}, "a third of the lines"
+        assert learn_hosts([*named, *["x"] * 34]) == frozenset()
+        assert learn_hosts([one.format("10.0.0.1")] * 17) == frozenset(), "a cluster has several"
+    for word in ("python", "torch", "cuda", "gpu", "rank", "step", "epoch", "frame", "file", "default", "7"):
+        assert learn_hosts(f"{word}{number % 2}: x" for number in range(20)) == frozenset()
+    for word in ("Error", "warning", "info", "debug", "step"):
+        assert learn_hosts([f"{word}: x", f"{word[:-1]}x: x"] * 9) == frozenset()
     assert learn_hosts(f"[rank{number % 4}]: x" for number in range(20)) == frozenset()
+
+
+def test_bare_numbers_that_start_half_of_the_lines_are_tasks() -> None:
+    lines = [*(f"[{number}] x" for number in range(4)), *["x"] * 4]
+    assert learn_hosts(lines) == {NUMBERED}
+    assert split_prefix("[3] [2] boom", {NUMBERED}) == (Origin(task=3), "[2] boom")
+    assert learn_hosts([*lines, "x"]) == frozenset()
+    assert learn_hosts(lines[:-1]) == frozenset(), "too few lines"
 
 
 @pytest.mark.parametrize(
