@@ -21,6 +21,13 @@ def test_a_number_is_a_line(typed: str, line: int) -> None:
     assert parse_jump(typed) == LogAt(line=line)
 
 
+@pytest.mark.parametrize(
+    ("typed", "step"), [("step 1200", 1200), ("step 1,200", 1200), (":step 12 000", 12000), ("step 7", 7)]
+)
+def test_a_step_is_named_as_such(typed: str, step: float) -> None:
+    assert parse_jump(typed) == LogAt(step=step)
+
+
 def local(*parts: int) -> datetime:
     """What a person types is local time."""
     return datetime(*parts)  # type: ignore[arg-type]  # noqa: DTZ001
