@@ -207,9 +207,15 @@ def test_a_query_is_said_in_words(typed: str, shown: str) -> None:
 
 def test_the_ranks_and_nodes_of_a_query_are_exchanged_and_the_rest_stays() -> None:
     query = Query.parse('r1  err node:2 -r0 "r1" ranks:2')
-    assert (query.of("3", "4").typed, query.of("3", "4").who) == ('r3 r4 err node:2 -r0 "r1"', {"3", "4"})
+    assert (query.of("3", "4").typed, query.of("3", "4").who) == (
+        'r3 r4 err node:2 -r0 "r1"',
+        frozenset({"3", "4"}),
+    )
     assert (query.of().typed, query.of().who) == ('err node:2 -r0 "r1"', frozenset())
-    assert (query.at(1, 2).typed, query.at(1, 2).nodes) == ('node:1-2 r1 err -r0 "r1" ranks:2', {1, 2})
+    assert (query.at(1, 2).typed, query.at(1, 2).nodes) == (
+        'node:1-2 r1 err -r0 "r1" ranks:2',
+        frozenset({1, 2}),
+    )
     assert (query.at().typed, query.at().nodes) == ('r1 err -r0 "r1" ranks:2', frozenset())
     for changed in (query.of("3"), query.of(), query.at(1), query.at()):
         assert Query.parse(changed.typed) == changed
