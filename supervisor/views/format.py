@@ -179,18 +179,13 @@ def day_and_time(t: float, now: float) -> str:
 
 def ranges(numbers: tuple[int, ...]) -> str:
     """Collapse numbers into sorted ranges, such as ``0-3,7``."""
-    parts: list[str] = []
-    start = previous = None
+    parts: list[list[int]] = []
     for number in sorted(numbers):
-        if previous is not None and number == previous + 1:
-            previous = number
-            continue
-        if start is not None and previous is not None:
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-        start = previous = number
-    if start is not None and previous is not None:
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-    return ",".join(parts)
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def near_path(path: str) -> str:
