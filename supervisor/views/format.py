@@ -38,9 +38,7 @@ def short(value: float | None) -> str:
         if abs(value) >= limit:
             scale = 1e3 if unit == "k" else limit
             return f"{value / scale:.1f}{unit}"
-    if abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def sure(verdict: Verdict) -> str:

@@ -59,6 +59,7 @@ def test_what_is_unknown_is_a_dash(say: Callable[[float | None], str]) -> None:
         (fm.whole(-1_234_567.4), "-1 234 567"),
         (fm.short(0.12345), "0.123"),
         (fm.short(999.4), "999"),
+        (fm.short(-999.5), "-1000"),
         (fm.short(1000), "1000"),
         (fm.short(9999), "9999"),
         (fm.short(10_000), "10.0k"),
