@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from supervisor.job.batch import BatchSpec
+from supervisor.run import events as ev
+from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
-from supervisor.run.state import RunState
+from supervisor.run.records import FailureClass
+from supervisor.run.state import AttemptState, RunState
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -18,9 +22,16 @@ from supervisor.views.model.run_list import (
     RunsReader,
     Scope,
     SortKey,
+    batch_of,
     filtered,
+    newest_rate,
+    note_of,
     ordered,
+    own_arguments,
+    rate_of,
+    short_reason,
 )
+from tests.keeper.fakes import job_of, verdict_of
 from tests.views.tui import recorded
 
 NOW = recorded.T0 + 9000
@@ -155,6 +166,132 @@ def test_a_run_lasts_to_the_end_of_its_newest_attempt_and_else_until_now(runs: l
     assert RunRow(row.run, training, live=True).duration_s(NOW) == NOW - start_t
     assert RunRow(row.run, training, live=False).duration_s(NOW) == last_t - start_t
     assert RunRow(row.run, RunState(), live=True).duration_s(NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "title", "reason"),
+    [
+        (
+            FailureClass.CODE_ERROR,
+            "ValueError: label 1001 out of range on rank 1",
+            "ValueError: label 1001 out of range",
+        ),
+        (FailureClass.CODE_ERROR, "KeyError", "KeyError"),
+        (FailureClass.CODE_ERROR, "it broke", "code_error"),
+        (FailureClass.CUDA_OOM, "OutOfMemoryError: x", "cuda_oom"),
+        (FailureClass.USAGE_ERROR, "wrong usage: no option --foo", "no option --foo"),
+        (FailureClass.USAGE_ERROR, "wrong usage", "usage_error"),
+        (FailureClass.WORKER_CRASH, "Rank 0 crashed (SIGSEGV: invalid memory)", "SIGSEGV"),
+        (FailureClass.HOST_OOM, "Rank 0 was killed (SIGKILL)", "SIGKILL (host memory?)"),
+        (FailureClass.HOST_OOM, "out of memory", "host_oom"),
+    ],
+)
+def test_a_reason_fits_a_column(failure: FailureClass, title: str, reason: str) -> None:
+    assert short_reason(replace_row(verdict_of(failure), title=title)) == reason
+    own = replace_row(verdict_of(failure), title="the disk of ours", signature="ours")
+    assert short_reason(own) == "the disk of ours"
+
+
+@pytest.mark.parametrize(
+    ("words", "rate"),
+    [
+        ("--lr 3e-4", "3e-4"),
+        ("-lr=3e-4", "3e-4"),
+        ("optim.lr=3e-4", "3e-4"),
+        ("--optim.LR 3e-4", "3e-4"),
+        ("--learning-rate 1 --learning_rate=2", "2"),
+        ("--lr 1 --lr x --lr nan --lr inf --lr", "1"),
+        ("lr 2", ""),
+        ("--lr_decay 2 --lr= x", ""),
+        ("", ""),
+    ],
+)
+def test_the_rate_of_a_command_is_the_last_number_that_it_gives(words: str, rate: str) -> None:
+    assert rate_of(words.split(" ")) == rate
+    assert newest_rate(RunState(), words.split(" ")) == rate
+    restarted = RunState(attempts=(AttemptState(number=1, planned_t=0.0, argv=("x", "--lr", "7")),))
+    assert newest_rate(restarted, words.split(" ")) == "7"
+    assert newest_rate(RunState(attempts=(AttemptState(number=1, planned_t=0.0),)), words.split(" ")) == rate
+
+
+def test_a_batch_is_the_global_one_or_of_a_rank() -> None:
+    assert [batch_of(each) for each in (None, BatchSpec(8, 2, 4), BatchSpec(8, 2, 1, ranks_known=False))] == [
+        "", "64", "16 a rank",
+    ]  # fmt: skip
+
+
+def test_the_newest_note_counts_wherever_it_was_written() -> None:
+    note = "note with hf_abcdefghijklmnopqrstuvwxyz0123456789"
+    state = replay([ev.NoteAdded(t=5.0, text="first", by="ada"), ev.NoteAdded(t=6.0, text=note, by="ada")])
+    assert note_of(state) == note_of(state, (6.0, "listed")) == note_of(state, (5.9, "listed"))
+    assert note_of(state).startswith("note with ")
+    assert "abcdef" not in note_of(state)
+    assert note_of(state, (6.1, "listed")) == note_of(RunState(), (0.0, "listed")) == "listed"
+    assert note_of(RunState()) == ""
+
+
+def test_the_arguments_of_a_run_are_those_that_it_shares_with_others(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "train.py", "--lr", "1", "--token", "hf_abcdefghijklmnopqrstuvwxyz0123456789").job
+    state = RunState(run_id="20261121-1412-brave-otter")
+    hidden = own_arguments(job, state)
+    assert hidden is not None
+    assert hidden[:3] == ("--lr", "1", "--token")
+    assert "abcdef" not in hidden[3]
+    argv = (
+        "torchrun", job.entry, "--lr", "2", "--out", "/r/20261121-1412-brave-otter/o", "--fused",
+        "--log=/r/20261121-1412-brave-otter", "--resume_from", "c/5",
+    )  # fmt: skip
+    launched = replace(state, attempts=(AttemptState(number=1, planned_t=0.0, argv=argv),))
+    assert own_arguments(job, launched) == ("--lr", "2", "--fused")
+    assert own_arguments(None, launched) is None
+
+
+WATCHED = (
+    ev.RunStarted(t=1.0, run_id="r", name="x", mode="observed", host="h"),
+    ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="start"),
+    ev.AttemptStarted(t=1.0, attempt=1, pid=0, start_time=0.0),
+    ev.Progress(t=2.0, attempt=1, step=1),
+)
+
+
+def ended(outcome: ev.Outcome) -> ev.Event:
+    return ev.RunEnded(t=9.0, outcome=outcome, exit_code=0, reason="x")
+
+
+@pytest.mark.parametrize(
+    ("facts", "live", "word"),
+    [
+        ((), True, "live"),
+        ((ev.LogQuiet(t=9.0, attempt=1, since_t=3.0),), True, "quiet"),
+        ((), False, "no_keeper"),
+        ((ended(ev.Outcome.STOPPED),), False, "unwatched"),
+        ((ended(ev.Outcome.LOST),), False, "unknown"),
+        ((ended(ev.Outcome.FAILED),), False, "failed"),
+    ],
+)
+def test_the_word_of_a_watched_job_is_what_its_log_shows(
+    tmp_path: Path, facts: tuple[ev.Event, ...], live: bool, word: str
+) -> None:
+    row = RunRow(RunPaths(tmp_path), replay([*WATCHED, *facts]), live=live)
+    assert row.word == word
+    assert RunRow(RunPaths(tmp_path), replay(WATCHED[:1]), live=True).word != "live"
+
+
+def test_a_filter_finds_what_a_list_shows_and_who_is_alive(runs: list[RunPaths]) -> None:
+    rows = [replace_row(row, live=True) for row in RunsReader(lambda: runs).refresh().rows]
+    assert filtered(rows, "state=live", NOW) == [rows[1]], "a run that is over is not alive"
+    said = {rows[0].run: ("Exit 3",), rows[1].run: (), rows[2].run: ("exit 0",)}
+    assert filtered(rows, "state=exit_3", NOW, lambda row: said[row.run]) == [rows[0]]
+    assert filtered(rows, "exit_", NOW, lambda row: said[row.run]) == [rows[0], rows[2]]
+    host = rows[0].state.host
+    assert filtered(rows, f"host={host.upper()} host:{host[1:]} host!=x", NOW) == rows
+    assert filtered(rows, f"host!={host}", NOW) == []
+    assert filtered(rows, f"total={rows[0].state.planned_steps}", NOW)[:1] == rows[:1]
+    longest = max(rows, key=lambda row: row.duration_s(NOW) or 0.0)
+    assert filtered(rows, f"duration>={longest.duration_s(NOW)}", NOW) == [longest]
+    unknown = RunRow(runs[0], RunState(), live=False)
+    assert filtered([unknown], "started=unknown loss!=1", NOW) == [unknown]
+    assert filtered([unknown], "loss<1", NOW) == filtered([unknown], "loss=x", NOW) == []
 
 
 def test_a_long_list_fills_in_slices(tmp_path: Path) -> None:
