@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from string import Formatter
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, Unread
@@ -21,9 +23,17 @@ from supervisor.run.records import (
     Sameness,
     SpecChange,
 )
-from supervisor.run.state import Moment
+from supervisor.run.state import AttemptState, Moment, RankState, RunState
 from supervisor.views.appearance import Lang
-from supervisor.views.wording.kinds import OPTIONAL, sections
+from supervisor.views.wording.kinds import (
+    OPTIONAL,
+    changed_text,
+    epoch_text,
+    failing_text,
+    place_of_end,
+    reading_text,
+    sections,
+)
 from supervisor.views.wording.translate import english, words_in
 from tests.keeper.fakes import verdict_of
 from tests.views.sentences import sentences
@@ -270,6 +280,89 @@ def test_the_newest_moment_reads(events: list[ev.Event], text: str) -> None:
     assert english.moment(newest) == text
     chinese = words_in(Lang.ZH).moment(newest)
     assert chinese != text or newest.kind in {"evidence_seen", "launch_cleared"}
+
+
+def watched(**facts: Any) -> RunState:
+    attempt = AttemptState(number=1, planned_t=0.0, log_checked=True)
+    progress = ev.Progress(t=1.0, attempt=1, **facts)
+    return RunState(mode="observed", attempts=(attempt,), progress=progress)
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (watched(lag_bytes=63_000_000, log_bytes=100_000_000), "reading 100 MB, 37 %"),
+        (watched(lag_bytes=100_000, log_bytes=100_000), "reading 100 KB, 0 %"),
+        (watched(log_bytes=100_000), ""),
+        (watched(lag_bytes=5), ""),
+        (replace(watched(lag_bytes=5, log_bytes=9), mode="launched"), ""),
+        (RunState(journal_read=(1, 3)), "reading 3 bytes, 33 %"),
+        (replace(watched(), attempts=(AttemptState(number=1, planned_t=0.0),)), "reading"),
+        (RunState(attempts=(AttemptState(number=1, planned_t=0.0),)), ""),
+        (replace(watched(), attempts=(AttemptState(number=1, planned_t=0.0, ended_t=1.0),)), ""),
+        (replace(watched(), attempts=(AttemptState(number=1, planned_t=0.0, verdict=verdict_of()),)), ""),
+    ],
+)
+def test_how_far_a_log_or_a_journal_is_read(state: RunState, text: str) -> None:
+    assert reading_text(state) == text
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({}, ""),
+        ({"epoch": 3.5}, "epoch 3.5"),
+        ({"epoch": 3.0, "total_epochs": 10.0}, "epoch 3 / 10"),
+        ({"epoch": 10.0, "total_epochs": 10.0}, "epoch 10 / 10"),
+        ({"epoch": 10.256, "total_epochs": 10.0}, "epoch 10.26"),
+    ],
+)
+def test_an_epoch_and_their_number_unless_it_is_beyond(facts: dict[str, float], text: str) -> None:
+    assert epoch_text(watched(**facts)) == text
+    assert epoch_text(RunState()) == ""
+
+
+def test_where_an_attempt_ended() -> None:
+    first = AttemptState(number=1, planned_t=0.0, last_step=1200)
+    last = AttemptState(number=2, planned_t=0.0)
+    state = replace(watched(epoch=2.0), attempts=(first, last))
+    assert place_of_end(state, None, first) == "step 1 200"
+    assert place_of_end(state, 7, first) == "step 1 200"
+    assert place_of_end(state, 7, last) == "step 7"
+    assert place_of_end(state, None, last) == "epoch 2"
+    assert place_of_end(replace(state, progress=None), None, last) == "before its first step"
+    assert place_of_end(replace(state, progress=None), None, replace(last, first_loss=2.0)) == ""
+    assert place_of_end(state, None, replace(first, last_step=None)) == "before its first step"
+    behind = replace(state, progress=ev.Progress(t=1.0, attempt=2, lag_bytes=5, log_bytes=9))
+    assert place_of_end(behind, 7, last) == ""
+
+
+def test_a_change_is_said_without_what_stays() -> None:
+    batch = BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 4, 2))
+    change = SpecChange(batch=batch, env=(("A", "1"),), set_args=(("--lr", "2"), ("--x", "")), argv=("a",))
+    assert (
+        changed_text(change) == "micro-batch 16 → 8, accumulation 2 → 4, A=1, --lr 2, --x , other arguments"
+    )
+    assert changed_text(SpecChange()) == ""
+
+
+def test_a_rank_that_fails_is_named_if_ranks_are_known() -> None:
+    ranks = {0: RankState(local_rank=0, rank=4), 1: RankState(local_rank=1, rank=5, exited=True)}
+    some, none = (AttemptState(number=1, planned_t=0.0, ranks=known) for known in (ranks, {}))
+    exiting, exited, gone = (
+        ev.RankFailing(t=1.0, attempt=1, local_rank=local, rank=4 + local, sign=sign)
+        for local, sign in (
+            (0, ev.FailureSign.EXITING),
+            (1, ev.FailureSign.EXITING),
+            (0, ev.FailureSign.GONE),
+        )
+    )
+    assert [failing_text(some, each) for each in (exiting, exited, gone)] == [
+        "rank 4 is exiting", "rank 5 died", "rank 4 died",
+    ]  # fmt: skip
+    assert [failing_text(none, each) for each in (exiting, gone)] == [
+        "the process is exiting", "the process died",
+    ]  # fmt: skip
 
 
 def test_values_stand_where_the_language_puts_them() -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from supervisor.job.spec import BatchQuestion, Unread
+from supervisor.run.events import BatchAnswered
 from supervisor.run.state import AttemptState, RankState
-from supervisor.views.wording.phrases import is_stacks, of_project, place_of
+from supervisor.views.wording.phrases import given_text, is_stacks, of_project, place_of
+from supervisor.views.wording.translate import english
 
 TREE = "torchrun/none_ab12/attempt_0"
 ATTEMPT = AttemptState(
@@ -49,6 +54,21 @@ def test_place(path: str, line: int | None, said: str) -> None:
 )
 def test_a_source_file_as_the_project_calls_it(path: str, folder: str | None, shown: str) -> None:
     assert of_project(path, folder) == shown
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, "24 is per rank"),
+        ({"by": "ada"}, "ada answered: 24 is per rank"),
+        ({"trial": 2}, "trial 2: 24 is per rank"),
+        ({"day": "2026-11-22", "by": "ada"}, "you answered on 2026-11-22: 24 is per rank"),
+    ],
+)
+def test_an_answer_is_said_with_who_gave_it(facts: dict[str, Any], said: str) -> None:
+    question = BatchQuestion(Unread.SCOPE, "--bs", 24, ())
+    answered = BatchAnswered(t=0.0, question=question, value="per_rank", **facts)
+    assert given_text(answered, english) == said
 
 
 @pytest.mark.parametrize(

@@ -395,6 +395,51 @@ def test_examples(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("step 12", "第 12 步"),
+        ("step 1.5–2", "第 1.5–2 步"),
+        ("step x", "step x"),
+        ("step ", "step "),
+        ("1 line", "1 行"),
+        ("2 lines", "2 行"),
+        ("2 linesx", "2 linesx"),
+        ("waited 3 h 12 m", "等了 3 h 12 m"),
+        ("waited a day", "waited a day"),
+        ("at a.py:3", "在 a.py:3"),
+        ("at a b", "at a b"),
+        ("in f(x) of 2", "2 的 f(x)"),
+        ("in f(x, y) of 2", "in f(x, y) of 2"),
+        ("so: step 3", "如此：第 3 步"),
+        ("so: no such", "如此：no such"),
+        ("must: step 3", "必须：第 3 步"),
+        ("must: no such", "must: no such"),
+        ("✗ step 1 · step 2; unknown, step 3 ", "✗ 第 1 步 · 第 2 步；unknown, 第 3 步 "),
+        ("? step 4", "? 第 4 步"),
+        ("unknown · nobody", "unknown · nobody"),
+        ("step " + "1" * 995, "第 " + "1" * 995 + " 步"),
+        ("step " + "1" * 996, "step " + "1" * 996),
+        ("so: " * 11 + "step 1", "如此：" * 11 + "第 1 步"),
+        ("so: " * 12 + "step 1", "如此：" * 12 + "step 1"),
+        ("the step 7 of 9", "9 步的第 7 步"),
+    ],
+)
+def test_places_take_what_their_names_allow(text: str, shown: str) -> None:
+    entries = {
+        "step {n}": "第 {n} 步",
+        "{n} line(s)": "{n} 行",
+        "waited {span}": "等了 {span}",
+        "at {place}": "在 {place}",
+        "in {call} of {n}": "{n} 的 {call}",
+        "so: {what}": "如此：{what:t}",
+        "must: {what}": "必须：{what:!}",
+        "the step {a} of {b}": "{b} 步的第 {a} 步",
+        "; ": "；",
+    }
+    assert Translator(entries)(text) == shown
+
+
+@pytest.mark.parametrize(
     "entries", [{"step {n}": "第步"}, {"step {n}": "第 {m} 步"}, {"{a}{b}": "{a}{b}"}, {"{a} {a}": "{a}"}]
 )
 def test_bad_entries_are_refused(entries: dict[str, str]) -> None:
