@@ -38,25 +38,15 @@ def chunked(data: bytes, size: int) -> list[bytes]:
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [
-        (b"plain", "plain"),
-        (b"\x1b[31mred\x1b[0m", "red"),
-        (b"\x1b]0;title\x07rest", "rest"),
-        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        ("\x9b2Jgone".encode(), "gone"),
-        (b"a\x00b\x08c\x7f", "abc"),
-        ("safe\u202etxt.exe".encode(), "safetxt.exe"),
-        (b" 10%|#\r 20%|##\r 30%|###", " 30%|###"),
-        (b"windows line\r", "windows line"),
-        (b"bad \xff utf-8", "bad \ufffd utf-8"),
-        ("100%|██████|".encode(), "100%|██████|"),
-        (b"tab\there", "tab\there"),
-        (b"\r\r\r", ""),
-        (b"1 \r2 \t\r", "2"),
-        (b"x" * 16_384, "x" * 16_384),
-        (b"x" * 16_385, "x" * 16_384 + " …[cut]"),
-        (b"\x1b[1m" * 4096 + b"x", " …[cut]"),
+        (b"plain", "plain"), (b"\x1b[31mred\x1b[0m", "red"), (b"\x1b]0;title\x07rest", "rest"),
+        (b"\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"), ("\x9b2Jgone".encode(), "gone"),
+        (b"a\x00b\x08c\x7f", "abc"), ("safe\u202etxt.exe".encode(), "safetxt.exe"),
+        (b" 10%|#\r 20%|##\r 30%|###", " 30%|###"), (b"windows line\r", "windows line"),
+        (b"bad \xff utf-8", "bad \ufffd utf-8"), ("100%|██████|".encode(), "100%|██████|"),
+        (b"tab\there", "tab\there"), (b"\r\r\r", ""), (b"1 \r2 \t\r", "2"), (b"x" * 16_384, "x" * 16_384),
+        (b"x" * 16_385, "x" * 16_384 + " …[cut]"), (b"\x1b[1m" * 4096 + b"x", " …[cut]"),
     ],
-)
+)  # fmt: skip
 def test_a_line_is_made_safe_to_show(raw: bytes, shown: str) -> None:
     assert clean(raw) == shown
 
@@ -97,19 +87,15 @@ def test_gzip_is_unpacked_in_members_and_pieces(data: bytes, size: int) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("a b é 中文 🔥", "a b é 中文 🔥"),
-        ("\x1b]0;t\x07", r"\x1b]0;t\x07"),
-        ("a\r\nb\tc", r"a\r\nb    c"),
-        ("\x9b31m\x7f", r"\x9b31m\x7f"),
-        ("\u202egpj.exe", r"\u202egpj.exe"),
-        ("a\u200bb\u2028c\ufeff\U000e0041", r"a\u200bb\u2028c\ufeff\U000e0041"),
-        ("\udcff", r"\udcff"),
+        ("a b é 中文 🔥", "a b é 中文 🔥"), ("\x1b]0;t\x07", r"\x1b]0;t\x07"), ("a\r\nb\tc", r"a\r\nb    c"),
+        ("\x9b31m\x7f", r"\x9b31m\x7f"), ("\u202egpj.exe", r"\u202egpj.exe"),
+        ("a\u200bb\u2028c\ufeff\U000e0041", r"a\u200bb\u2028c\ufeff\U000e0041"), ("\udcff", r"\udcff"),
         ("e\u0301 i\u0308\u0301\u0323\u0331", "e\u0301 i\u0308\u0301\u0323\u0331"),
         ("a" + "\u0301" * 3000 + "b", "a" + "\u0301" * 4 + "b"),
         ("→" + "\u0489\u20dd\u0e47" * 9 + "— ", "→\u0489\u20dd\u0e47\u0489— "),
         ("│─────│ ⣿⣿⣿⣿⣿⣿ ………………", "│─────│ ⣿⣿⣿⣿⣿⣿ ………………"),
     ],
-)
+)  # fmt: skip
 def test_what_would_act_on_a_terminal_is_shown_as_an_escape(text: str, shown: str) -> None:
     assert printable(text) == shown
 

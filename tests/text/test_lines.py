@@ -74,16 +74,12 @@ def test_a_redrawn_line_keeps_its_newest_state_within_the_cap() -> None:
 @pytest.mark.parametrize(
     ("read", "size", "shown"),
     [
-        (0, 9_999, ("0", "9999", "bytes")),
-        (5_000, 10_000, ("5", "10", "KB")),
-        (1, 9_999_999, ("0", "10000", "KB")),
-        (1_000_000, 10_000_000, ("1", "10", "MB")),
-        (5, 9_999_999_999, ("0", "10000", "MB")),
-        (1_250_000_000, 10_000_000_000, ("1.2", "10.0", "GB")),
-        (None, 5, None),
-        (5, None, None),
+        (0, 9_999, ("0", "9999", "bytes")), (5_000, 10_000, ("5", "10", "KB")),
+        (1, 9_999_999, ("0", "10000", "KB")), (1_000_000, 10_000_000, ("1", "10", "MB")),
+        (5, 9_999_999_999, ("0", "10000", "MB")), (1_250_000_000, 10_000_000_000, ("1.2", "10.0", "GB")),
+        (None, 5, None), (5, None, None),
     ],
-)
+)  # fmt: skip
 def test_amounts_at_the_borders_of_their_units(
     read: int | None, size: int | None, shown: tuple[str, str, str] | None
 ) -> None:
@@ -136,18 +132,13 @@ def test_a_pattern_that_could_hang_is_refused(pattern: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("", ()),
-        ("n1", ("n1",)),
-        ("n[01-03,07],login1", ("n01", "n02", "n03", "n07", "login1")),
+        ("", ()), ("n1", ("n1",)), ("n[01-03,07],login1", ("n01", "n02", "n03", "n07", "login1")),
         ("rack[0-1]n[8-9]", ("rack0n8", "rack0n9", "rack1n8", "rack1n9")),
-        ("gpu-[1,3]-ib", ("gpu-1-ib", "gpu-3-ib")),
-        ("n[a-b]", ("na-b",)),
-        ("n[", ("n",)),
-        (" a,,n[3, 5],b\n", ("a", "n3", "n5", "b")),
-        ("n[5-3],b", ("b",)),
+        ("gpu-[1,3]-ib", ("gpu-1-ib", "gpu-3-ib")), ("n[a-b]", ("na-b",)), ("n[", ("n",)),
+        (" a,,n[3, 5],b\n", ("a", "n3", "n5", "b")), ("n[5-3],b", ("b",)),
         ("n[" + "1" * 5000 + "]", ("n" + "1" * 5000,)),
     ],
-)
+)  # fmt: skip
 def test_lists_of_host_names(text: str, names: tuple[str, ...]) -> None:
     assert host_names(text) == names
 

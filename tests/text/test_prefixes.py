@@ -50,28 +50,19 @@ def test_prefixes(line: str, origin: Origin, rest: str) -> None:
 @pytest.mark.parametrize(
     ("line", "rank"),
     [
-        ("2026-11-20 10:00:00,123 WARNING [rank2] grad norm 3", 2),
-        ("WARNING [rank 2] y", 2),
-        ("rank2: WARNING z", 2),
-        ("[Rank 2] z", 2),
-        ("[RANK2] z", 2),
-        ("INFO " * 7 + "[rank2] z", 2),
-        ("INFO " * 8 + "[rank2] z", None),
-        (" " * 153 + "[rank2] z", 2),
-        (" " * 154 + "[rank2] z", None),
+        ("2026-11-20 10:00:00,123 WARNING [rank2] grad norm 3", 2), ("WARNING [rank 2] y", 2),
+        ("rank2: WARNING z", 2), ("[Rank 2] z", 2), ("[RANK2] z", 2), ("INFO " * 7 + "[rank2] z", 2),
+        ("INFO " * 8 + "[rank2] z", None), (" " * 153 + "[rank2] z", 2), (" " * 154 + "[rank2] z", None),
         ("2026-11-20T10:00:00Z INFO (rank=2) z", 2),
         ("[2026-11-20 10:00:00,123][trainer][INFO] - [rank2] z", 2),
         ("2026-11-20 10:00:00 - trainer.loop - INFO - rank 2: z", 2),
-        ("W1120 10:00:00.123 1234 train.py:12] [rank2] z", 2),
-        ("time=10:00 level=info rank=2 msg=z", 2),
+        ("W1120 10:00:00.123 1234 train.py:12] [rank2] z", 2), ("time=10:00 level=info rank=2 msg=z", 2),
         ("2022-05-01 10:00:00,000 INFO [train.py:874] (2/8) Epoch 3, batch 2000", 2),
-        ("waiting for [rank2] to join", None),
-        ("WARNING waiting for rank 2: no answer", None),
-        ("2026-11-20 ERROR rank 2 failed with exit code 1", None),
-        ("[2/8] step 14", None),
+        ("waiting for [rank2] to join", None), ("WARNING waiting for rank 2: no answer", None),
+        ("2026-11-20 ERROR rank 2 failed with exit code 1", None), ("[2/8] step 14", None),
         ("2026-11-20 10:00:00 WARNING ranking (2/8) done", None),
     ],
-)
+)  # fmt: skip
 def test_a_scripts_own_logger_names_the_rank_behind_time_and_level(line: str, rank: int | None) -> None:
     assert rank_mark(line) == rank
 
@@ -158,13 +149,11 @@ def test_the_rest_is_always_the_end_of_the_line(line: str) -> None:
     [
         ("2024-01-01T10:00:00Z x", True),
         ("2024-01-01 10:00:00 INFO: Traceback (most recent call last):", True),
-        ("2024-01-01 10:00:00 INFO: all is well", False),
-        ("stderr: KeyError: 1", True),
-        ("stderr: all is well", False),
-        ("[12345] KeyError: 1", True),
+        ("2024-01-01 10:00:00 INFO: all is well", False), ("stderr: KeyError: 1", True),
+        ("stderr: all is well", False), ("[12345] KeyError: 1", True),
         ("Jan  1 10:00:00 box python[12]: KeyError: 1", True),
     ],
-)
+)  # fmt: skip
 def test_what_a_collector_writes_before_a_traceback(line: str, taken: bool) -> None:
     _, rest = split_prefix(line)
     assert (rest != line) is taken

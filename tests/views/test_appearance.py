@@ -29,14 +29,12 @@ def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("env", "lang"),
     [
-        ({"LANG": "zh_CN.UTF-8"}, Lang.ZH),
-        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, Lang.EN),
+        ({"LANG": "zh_CN.UTF-8"}, Lang.ZH), ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, Lang.EN),
         ({"LC_MESSAGES": "zh_TW", "LANG": "en_US"}, Lang.ZH),
         ({"LC_MESSAGES": "zh_TW", "LC_ALL": "en_US"}, Lang.EN),
-        ({"LC_MESSAGES": "zh_TW", "LC_ALL": ""}, Lang.ZH),
-        ({}, Lang.EN),
+        ({"LC_MESSAGES": "zh_TW", "LC_ALL": ""}, Lang.ZH), ({}, Lang.EN),
     ],
-)
+)  # fmt: skip
 def test_language_by_locale(env: dict[str, str], lang: Lang) -> None:
     assert appearance_of([], env).lang is lang
 

@@ -202,18 +202,12 @@ def test_the_story_says_how_an_attempt_went_on(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "alive, no step seen yet"),
-        ({"step": 3}, "step 3"),
-        ({"step": 3, "total_steps": 9}, "step 3/9"),
-        ({"loss": 1.23456}, "loss 1.2346"),
-        ({"val_loss": 2.0}, "val 2.0000"),
-        ({"lr": 1e-3}, "lr 1.00e-03"),
-        ({"tokens_per_sec": 1234.5}, "1,234 tokens/s"),
-        ({"samples_per_sec": 1234.56}, "1,234.6 samples/s"),
-        ({"step_time_s": 0.0123}, "12 ms/step"),
-        ({"step": 1, "loss": 0.0}, "step 1 · loss 0.0000"),
+        ({}, "alive, no step seen yet"), ({"step": 3}, "step 3"), ({"step": 3, "total_steps": 9}, "step 3/9"),
+        ({"loss": 1.23456}, "loss 1.2346"), ({"val_loss": 2.0}, "val 2.0000"), ({"lr": 1e-3}, "lr 1.00e-03"),
+        ({"tokens_per_sec": 1234.5}, "1,234 tokens/s"), ({"samples_per_sec": 1234.56}, "1,234.6 samples/s"),
+        ({"step_time_s": 0.0123}, "12 ms/step"), ({"step": 1, "loss": 0.0}, "step 1 · loss 0.0000"),
     ],
-)
+)  # fmt: skip
 def test_progress_says_what_is_known(values: dict[str, Any], said: str) -> None:
     assert progress_text(ev.Progress(t=T, attempt=1, **values)) == said
     assert progress_text(ev.Progress(t=T, attempt=1, step=3), 7) == "step 3/7"

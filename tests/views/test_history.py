@@ -48,15 +48,6 @@ def test_attempts_never_merge(attempts: list[int]) -> None:
     assert all(p.low == p.high == p.attempt for p in whole.view())
 
 
-@given(values)
-def test_smooth_stays_within_the_values(found: list[float]) -> None:
-    points = [single(float(i), float(i), value, 1) for i, value in enumerate(found)]
-    smoothed = smooth(points)
-    assert len(smoothed) == len(points)
-    slack = 1e-6 * max(1.0, *map(abs, found))
-    assert min(found) - slack <= min(smoothed) <= max(smoothed) <= max(found) + slack
-
-
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=120), st.sampled_from([None, 0.2]))
 def test_smooth_weighs_each_value_by_its_distance(found: list[float], share: float | None) -> None:
     points = [single(i, i, value, 1) for i, value in enumerate(found)]
@@ -90,9 +81,3 @@ def test_a_step_that_a_later_attempt_repeats_is_dead() -> None:
 def test_smooth_begins_anew_with_each_attempt() -> None:
     points = [single(i, i, 10.0, 1) for i in range(50)] + [single(i, i, 1.0, 2) for i in range(50)]
     assert smooth(points)[50] == 1.0
-
-
-def test_a_smoothed_line_runs_amid_a_falling_one_and_not_behind_it() -> None:
-    falling = [single(i, i, 100.0 - i, 1) for i in range(100)]
-    smoothed = smooth(falling)
-    assert smoothed[50] == pytest.approx(50.0, abs=0.01)

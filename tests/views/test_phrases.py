@@ -43,15 +43,11 @@ def test_place(path: str, line: int | None, said: str) -> None:
 @pytest.mark.parametrize(
     ("path", "folder", "shown"),
     [
-        ("/job/a/b/train.py", "/job", "a/b/train.py"),
-        ("/job/train.py", "/job/", "train.py"),
-        ("/jobs/train.py", "/job", "/jobs/train.py"),
-        ("/other/place/of/train.py", "/job", "…/of/train.py"),
-        ("/x/train.py", None, "/x/train.py"),
-        ("./a/../train.py", "/job", "train.py"),
-        ("", "/job", ""),
+        ("/job/a/b/train.py", "/job", "a/b/train.py"), ("/job/train.py", "/job/", "train.py"),
+        ("/jobs/train.py", "/job", "/jobs/train.py"), ("/other/place/of/train.py", "/job", "…/of/train.py"),
+        ("/x/train.py", None, "/x/train.py"), ("./a/../train.py", "/job", "train.py"), ("", "/job", ""),
     ],
-)
+)  # fmt: skip
 def test_a_source_file_as_the_project_calls_it(path: str, folder: str | None, shown: str) -> None:
     assert of_project(path, folder) == shown
 
@@ -74,13 +70,9 @@ def test_an_answer_is_said_with_who_gave_it(facts: dict[str, Any], said: str) ->
 @pytest.mark.parametrize(
     ("path", "stacks"),
     [
-        ("artifacts/stacks-1-2.txt", True),
-        ("/r/artifacts/stacks-1.txt", True),
-        ("artifacts/dump.txt", False),
-        ("logs/stacks-1.txt", False),
-        ("stacks-1.txt", False),
-        (None, False),
+        ("artifacts/stacks-1-2.txt", True), ("/r/artifacts/stacks-1.txt", True),
+        ("artifacts/dump.txt", False), ("logs/stacks-1.txt", False), ("stacks-1.txt", False), (None, False),
     ],
-)
+)  # fmt: skip
 def test_stacks_are_no_log(path: str | None, stacks: bool) -> None:
     assert is_stacks(path) is stacks

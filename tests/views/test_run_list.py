@@ -51,34 +51,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunPaths]:
 @pytest.mark.parametrize(
     ("query", "wanted"),
     [
-        ("", ["brave-otter", "calm-crane", "able-ant"]),
-        ("otter", ["brave-otter"]),
-        ("state:failed", ["brave-otter", "calm-crane"]),
-        ("failed", ["brave-otter", "calm-crane"]),
+        ("", ["brave-otter", "calm-crane", "able-ant"]), ("otter", ["brave-otter"]),
+        ("state:failed", ["brave-otter", "calm-crane"]), ("failed", ["brave-otter", "calm-crane"]),
         ("failure:cuda_oom", ["calm-crane", "able-ant"]),
-        ("failure!=code_error state:no_keeper", ["calm-crane"]),
-        ("loss<0", []),
+        ("failure!=code_error state:no_keeper", ["calm-crane"]), ("loss<0", []),
         ("loss>0 step>=40 attempts=1", ["brave-otter", "calm-crane"]),
-        ("state:succeeded loss<2.9", ["able-ant"]),
-        ("loss<words", []),
-        ("attempts<=1", ["brave-otter", "calm-crane"]),
-        ("attempts<1", []),
-        ("attempts>1", ["able-ant"]),
-        ("attempts>=2 id:ANT", ["able-ant"]),
-        ("attempts=2", ["able-ant"]),
-        ("attempts!=2", ["brave-otter", "calm-crane"]),
-        ("state=fail", []),
-        ("state=failed", ["brave-otter", "calm-crane"]),
-        ("host<5", []),
-        ("failure=cuda_oom attempts>1", ["able-ant"]),
-        ("note:x", []),
-        ("-otter -state:x", ["calm-crane", "able-ant"]),
-        ('"brave otter"', []),
-        ('"brave-otter"', ["brave-otter"]),
-        ("/^2026112[01].*(otter|ant)$/", ["brave-otter", "able-ant"]),
+        ("state:succeeded loss<2.9", ["able-ant"]), ("loss<words", []),
+        ("attempts<=1", ["brave-otter", "calm-crane"]), ("attempts<1", []), ("attempts>1", ["able-ant"]),
+        ("attempts>=2 id:ANT", ["able-ant"]), ("attempts=2", ["able-ant"]),
+        ("attempts!=2", ["brave-otter", "calm-crane"]), ("state=fail", []),
+        ("state=failed", ["brave-otter", "calm-crane"]), ("host<5", []),
+        ("failure=cuda_oom attempts>1", ["able-ant"]), ("note:x", []),
+        ("-otter -state:x", ["calm-crane", "able-ant"]), ('"brave otter"', []),
+        ('"brave-otter"', ["brave-otter"]), ("/^2026112[01].*(otter|ant)$/", ["brave-otter", "able-ant"]),
         ("loss>=", ["brave-otter", "calm-crane", "able-ant"]),
     ],
-)
+)  # fmt: skip
 def test_filter(runs: list[RunPaths], query: str, wanted: list[str]) -> None:
     rows = RunsReader(lambda: runs).refresh().rows
     assert [row.run.run_id[14:] for row in filtered(rows, query, NOW)] == wanted
@@ -195,17 +183,11 @@ def test_a_reason_fits_a_column(failure: FailureClass, title: str, reason: str) 
 @pytest.mark.parametrize(
     ("words", "rate"),
     [
-        ("--lr 3e-4", "3e-4"),
-        ("-lr=3e-4", "3e-4"),
-        ("optim.lr=3e-4", "3e-4"),
-        ("--optim.LR 3e-4", "3e-4"),
-        ("--learning-rate 1 --learning_rate=2", "2"),
-        ("--lr 1 --lr x --lr nan --lr inf --lr", "1"),
-        ("lr 2", ""),
-        ("--lr_decay 2 --lr= x", ""),
-        ("", ""),
+        ("--lr 3e-4", "3e-4"), ("-lr=3e-4", "3e-4"), ("optim.lr=3e-4", "3e-4"), ("--optim.LR 3e-4", "3e-4"),
+        ("--learning-rate 1 --learning_rate=2", "2"), ("--lr 1 --lr x --lr nan --lr inf --lr", "1"),
+        ("lr 2", ""), ("--lr_decay 2 --lr= x", ""), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_the_rate_of_a_command_is_the_last_number_that_it_gives(words: str, rate: str) -> None:
     assert rate_of(words.split(" ")) == rate
     assert newest_rate(RunState(), words.split(" ")) == rate
@@ -261,14 +243,11 @@ def ended(outcome: ev.Outcome) -> ev.Event:
 @pytest.mark.parametrize(
     ("facts", "live", "word"),
     [
-        ((), True, "live"),
-        ((ev.LogQuiet(t=9.0, attempt=1, since_t=3.0),), True, "quiet"),
-        ((), False, "no_keeper"),
-        ((ended(ev.Outcome.STOPPED),), False, "unwatched"),
-        ((ended(ev.Outcome.LOST),), False, "unknown"),
-        ((ended(ev.Outcome.FAILED),), False, "failed"),
+        ((), True, "live"), ((ev.LogQuiet(t=9.0, attempt=1, since_t=3.0),), True, "quiet"),
+        ((), False, "no_keeper"), ((ended(ev.Outcome.STOPPED),), False, "unwatched"),
+        ((ended(ev.Outcome.LOST),), False, "unknown"), ((ended(ev.Outcome.FAILED),), False, "failed"),
     ],
-)
+)  # fmt: skip
 def test_the_word_of_a_watched_job_is_what_its_log_shows(
     tmp_path: Path, facts: tuple[ev.Event, ...], live: bool, word: str
 ) -> None:
