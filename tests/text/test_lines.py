@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor.text.lines import LineSplitter, lines_from, read_amounts, read_to
 from supervisor.text.patterns import Lazy, compile_linear, host_names
-from supervisor.text.tracebacks import CodeLine, own_line
+from supervisor.text.tracebacks import NO_END, CodeLine, TracebackEnd, end_below, is_exception, own_line
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 50))
@@ -236,3 +236,62 @@ def test_any_lines_give_a_line_that_stands_there_or_none(lines: list[str], data:
     if found is not None:
         assert any(f'File "{found.path}", line {found.line}' in line for line in lines)
         assert "site-packages" not in found.path
+
+
+FRAME = '  File "a.py", line 1, in f\n    g()\n'
+TOLD = "Traceback (most recent call last):"
+GROUP = '  |   File "a.py", line 1, in f\n  | ExceptionGroup: two (2 sub-exceptions)\n  +-+------ 1 ------\n  | x\n'
+CELL = "ValueError                     Traceback (most recent call last)"
+
+
+@pytest.mark.parametrize(
+    ("head", "after", "end"),
+    [
+        (TOLD, f"{FRAME}ValueError: no \nstep 1\n", (3, "ValueError: no")),
+        (TOLD, f"{FRAME}step 1\nstep 2\n\n  x\nstep 3\nKeyError\n", (8, "KeyError")),
+        (TOLD, f"{FRAME}step 1\nstep 2\nstep 3\nstep 4\nKeyError\n", NO_END),
+        (TOLD, "KeyError: not yet in a frame\n", None),
+        (TOLD, "x y\n" * 24 + f"{FRAME}KeyError\n", (27, "KeyError")),
+        (TOLD, "x y\n" * 25 + f"{FRAME}KeyError\n", NO_END),
+        (TOLD, f"{FRAME}{TOLD}\n{FRAME}KeyError\n", NO_END),
+        (
+            f"[rank0]: {TOLD}",
+            f"[rank1]: KeyError\n[rank0]: {FRAME}[rank0]: OSError: no\n",
+            (4, "OSError: no"),
+        ),
+        (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 24, None),
+        (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 25, NO_END),
+        (f"  + Exception Group {TOLD}", GROUP, None),
+        (
+            f"  + Exception Group {TOLD}",
+            f"{GROUP}  +-----------\n",
+            (2, "ExceptionGroup: two (2 sub-exceptions)"),
+        ),
+        (f"  + Exception Group {TOLD}", f"{GROUP}  | {TOLD}\n  +---------\n", NO_END),
+        (CELL, "Cell In[1], line 1\n----> 1 f()\nKeyError: other\nValueError: no \n", (4, "ValueError: no")),
+        (CELL, "Cell In[1], line 1\n", None),
+        (CELL, f"Cell In[1], line 1\n{TOLD}\nValueError: no\n", NO_END),
+    ],
+)
+def test_where_a_traceback_ends(head: str, after: str, end: TracebackEnd | tuple[int, str] | None) -> None:
+    found = end_below(head, after.encode())
+    assert (found if found in (None, NO_END) else (found.below, found.text)) == end
+    if found is not None and found != NO_END:
+        assert after.encode()[found.start : found.stop].decode().endswith(after.splitlines()[found.below - 1])
+
+
+def test_what_may_end_a_traceback() -> None:
+    can = ["ValueError: x", "KeyError", "a.b.Err", "mod.Err:", "lower: x", "f.<locals>.E: x", "É: x"]
+    cannot = [
+        "lower",
+        "Foo:",
+        "INFO: x",
+        "Warn: x",
+        "step: 3",
+        "eval_loss: 2",
+        "lr: 1",
+        "two words: x",
+        "3: x",
+        "",
+    ]
+    assert [is_exception(text) for text in (*can, *cannot)] == [True] * 7 + [False] * 10

@@ -48,12 +48,11 @@ def test_attempts_never_merge(attempts: list[int]) -> None:
     assert all(p.low == p.high == p.attempt for p in whole.view())
 
 
-@given(st.lists(st.floats(-100, 100), min_size=1, max_size=120), st.sampled_from([None, 0.2]))
-def test_smooth_weighs_each_value_by_its_distance(found: list[float], share: float | None) -> None:
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=120))
+def test_smooth_weighs_each_value_by_its_distance(found: list[float]) -> None:
     points = [single(i, i, value, 1) for i, value in enumerate(found)]
-    keep = 1 - 2 / (max(3.0, len(found) * (share or 1 / 30)) + 1)
-    smoothed = smooth(points) if share is None else smooth(points, share)
-    for at, value in enumerate(smoothed):
+    keep = 1 - 2 / (max(3.0, len(found) / 30) + 1)
+    for at, value in enumerate(smooth(points)):
         weights = [keep ** abs(at - other) for other in range(len(found))]
         mean = sum(w * v for w, v in zip(weights, found, strict=True)) / sum(weights)
         assert value == pytest.approx(mean, abs=1e-6)
