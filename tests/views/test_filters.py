@@ -8,7 +8,6 @@ import pytest
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.state import AttemptState, RankState, RunState
-from supervisor.views.logs.query import Query
 from supervisor.views.model.run_list import RunRow, filter_trouble, filtered
 from supervisor.views.wording.phrases import place_of
 
@@ -41,11 +40,6 @@ def test_the_list_of_runs_says_what_is_wrong_with_a_filter(typed: str, said: str
 def test_a_bad_expression_filters_everything_out_and_is_said() -> None:
     assert filter_trouble("x /(/").startswith("/(/ is not a valid regular expression: ")
     assert filtered([RunRow(RunPaths(ROOT), RunState(), live=False)], "/(/", 0.0) == []
-
-
-@pytest.mark.parametrize("typed", ['"loss<x"', "/loss<2/", "a<b", "[00:10<05:33", "loss", "-x>y"])
-def test_words_that_only_look_like_it_are_words(typed: str) -> None:
-    assert Query.parse(typed)
 
 
 def test_a_watched_log_that_names_no_rank_is_said_by_its_name() -> None:

@@ -195,6 +195,10 @@ def test_a_query_that_means_nothing_is_refused_with_what_to_type(typed: str, why
         ("level:warning", "warning and worse"),
         ("loss=2 step:7", "“loss=2” · “step:7”"),
         ("level>warn -level:warn", "“level>warn” · not “level:warn”"),
+        (
+            '"loss<x" /loss<2/ a<b [00:10<05:33 -x>y',
+            "“loss<x” · /loss<2/ · “a<b” · “[00:10<05:33” · not “x>y”",
+        ),
         ('"r0" -r0 R1', "“r0” · “r1” · not “r0”"),
         ("r0-" + "1" * 10, "“r0-1111111111”"),
         ('""', ""),
@@ -207,18 +211,11 @@ def test_a_query_is_said_in_words(typed: str, shown: str) -> None:
 
 def test_the_ranks_and_nodes_of_a_query_are_exchanged_and_the_rest_stays() -> None:
     query = Query.parse('r1  err node:2 -r0 "r1" ranks:2')
-    assert (query.of("3", "4").typed, query.of("3", "4").who) == (
-        'r3 r4 err node:2 -r0 "r1"',
-        frozenset({"3", "4"}),
-    )
-    assert (query.of().typed, query.of().who) == ('err node:2 -r0 "r1"', frozenset())
-    assert (query.at(1, 2).typed, query.at(1, 2).nodes) == (
-        'node:1-2 r1 err -r0 "r1" ranks:2',
-        frozenset({1, 2}),
-    )
-    assert (query.at().typed, query.at().nodes) == ('r1 err -r0 "r1" ranks:2', frozenset())
-    for changed in (query.of("3"), query.of(), query.at(1), query.at()):
-        assert Query.parse(changed.typed) == changed
+    changed = [query.of("3", "4"), query.of(), query.at(1, 2), query.at()]
+    assert [each.typed for each in changed] == [
+        'r3 r4 err node:2 -r0 "r1"', 'err node:2 -r0 "r1"', 'node:1-2 r1 err -r0 "r1" ranks:2', 'r1 err -r0 "r1" ranks:2',
+    ]  # fmt: skip
+    assert [Query.parse(each.typed) for each in changed] == changed
     assert len(Query.parse("r5-999999999").who) == 4097
 
 

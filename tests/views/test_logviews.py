@@ -207,21 +207,21 @@ def test_a_log_is_named_by_its_path_its_end_or_its_name(tmp_path: Path) -> None:
     run = attempts_on_disk(tmp_path, 1)
     with view_of(run, state_of(1, 2)) as view:
         path = str(view.logs.streams[3].ref.path)
-        names = (
+        names = [
             path,
             "1/stdout.log",
             "./1/stdout.log",
             "stdout.log",
             "agent.log",
             "tdout.log",
-            "2/stdout.log",
-        )
+            "2/agent.log",
+        ]
         assert [view.logs.index_of(name) for name in names] == [3, 3, 3, 1, 0, None, None]
 
 
 def test_a_copy_is_of_the_shown_lines_in_order_and_ends_where_terminals_do(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
-    write(run, 1, "0/stdout.log", [f"{n:02} api_key=sk-0123456789abcdefghij"[: 40 - n] for n in range(3)])
+    write(run, 1, "0/stdout.log", ["api_key=sk-0123456789abcdefghij"])
     write(run, 1, "0/stderr.log", [f"{n:03}".ljust(9_999, "x") for n in range(60)])
     with view_of(run, state_of(1, 1)) as view:
         view.show(Query.parse("stream:stderr"))
@@ -229,8 +229,8 @@ def test_a_copy_is_of_the_shown_lines_in_order_and_ends_where_terminals_do(tmp_p
         assert view.copied(rows[2], rows[0]) == lc.Copied("\n".join(row.text for row in rows[:3]), 3)
         assert view.copied(rows[0], rows[-1]).lines == 50
         view.show(Query.parse("stream:stdout"))
-        (*_, last) = view.page().rows
-        assert "sk-01" not in view.copied(last, last).text
+        (row,) = view.page().rows
+        assert view.copied(row, row) == lc.Copied("api_key=<redacted>", 1)
 
 
 def test_a_row_is_of_the_step_of_the_nearest_line_above(tmp_path: Path) -> None:

@@ -159,11 +159,7 @@ def test_a_run_lasts_to_the_end_of_its_newest_attempt_and_else_until_now(runs: l
 @pytest.mark.parametrize(
     ("failure", "title", "reason"),
     [
-        (
-            FailureClass.CODE_ERROR,
-            "ValueError: label 1001 out of range on rank 1",
-            "ValueError: label 1001 out of range",
-        ),
+        (FailureClass.CODE_ERROR, "ValueError: label 1001 is bad on rank 1", "ValueError: label 1001 is bad"),
         (FailureClass.CODE_ERROR, "KeyError", "KeyError"),
         (FailureClass.CODE_ERROR, "it broke", "code_error"),
         (FailureClass.CUDA_OOM, "OutOfMemoryError: x", "cuda_oom"),
