@@ -339,8 +339,8 @@ def test_where_an_attempt_ended() -> None:
 
 def test_a_change_is_said_without_what_stays() -> None:
     batch = BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 4, 2))
-    change = SpecChange(batch=batch, env=(("A", "1"),), set_args=(("--lr", "2"),), argv=("a",))
-    assert changed_text(change) == "micro-batch 16 → 8, accumulation 2 → 4, A=1, --lr 2, other arguments"
+    change = SpecChange(batch=batch, env=(("A", "1"),), set_args=(("--lr", "2"), ("--x", "")), argv=("a",))
+    assert changed_text(change) == "micro-batch 16 → 8, accumulation 2 → 4, A=1, --lr 2, --x, other arguments"
     assert changed_text(SpecChange()) == ""
 
 
