@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import re
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -157,7 +156,8 @@ def shift_of(last_stamp_t: float, written_t: float) -> float:
 
 def local_shift(t: float) -> float:
     """Return the shift from this machine's local timestamps to wall time."""
-    return -float(time.localtime(t).tm_gmtoff)
+    wall = datetime.fromtimestamp(t, UTC)
+    return (wall - wall.astimezone().replace(tzinfo=UTC)).total_seconds()
 
 
 class Span(NamedTuple):

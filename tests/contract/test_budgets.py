@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 # Package: lines and modules at most today, and those to come to.
 MOST = {
-    "text": (2_030, 9, 1_500, 9),
+    "text": (2_020, 9, 1_500, 9),
     "instrument": (1_670, 7, 1_500, 7),
     "job": (7_530, 31, 7_000, 32),
     "run": (5_550, 22, 4_300, 22),
@@ -19,7 +19,7 @@ MOST = {
     "cluster": (950, 9, 1_100, 9),
     "preflight": (1_610, 10, 1_600, 10),
     "keeper": (11_300, 44, 9_600, 42),
-    "views": (16_700, 75, 16_600, 72),
+    "views": (16_690, 75, 16_600, 72),
     "cli": (6_330, 33, 5_640, 37),
 }
 
