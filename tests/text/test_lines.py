@@ -254,25 +254,15 @@ CELL = "ValueError                     Traceback (most recent call last)"
         (TOLD, "x y\n" * 24 + f"{FRAME}KeyError\n", (27, "KeyError")),
         (TOLD, "x y\n" * 25 + f"{FRAME}KeyError\n", NO_END),
         (TOLD, f"{FRAME}{TOLD}\n{FRAME}KeyError\n", NO_END),
-        (
-            f"[rank0]: {TOLD}",
-            f"[rank1]: KeyError\n[rank0]: {FRAME}[rank0]: OSError: no\n",
-            (4, "OSError: no"),
-        ),
+        (f"[rank0]: {TOLD}", f"[rank1]: KeyError\n[rank0]: {FRAME}[rank0]: OSError: no\n", (4, "OSError: no")),
         (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 24, None),
-        (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 25, NO_END),
-        (f"  + Exception Group {TOLD}", GROUP, None),
-        (
-            f"  + Exception Group {TOLD}",
-            f"{GROUP}  +-----------\n",
-            (2, "ExceptionGroup: two (2 sub-exceptions)"),
-        ),
+        (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 25, NO_END), (f"  + Exception Group {TOLD}", GROUP, None),
+        (f"  + Exception Group {TOLD}", f"{GROUP}  +-----------\n", (2, "ExceptionGroup: two (2 sub-exceptions)")),
         (f"  + Exception Group {TOLD}", f"{GROUP}  | {TOLD}\n  +---------\n", NO_END),
         (CELL, "Cell In[1], line 1\n----> 1 f()\nKeyError: other\nValueError: no \n", (4, "ValueError: no")),
-        (CELL, "Cell In[1], line 1\n", None),
-        (CELL, f"Cell In[1], line 1\n{TOLD}\nValueError: no\n", NO_END),
+        (CELL, "Cell In[1], line 1\n", None), (CELL, f"Cell In[1], line 1\n{TOLD}\nValueError: no\n", NO_END),
     ],
-)
+)  # fmt: skip
 def test_where_a_traceback_ends(head: str, after: str, end: TracebackEnd | tuple[int, str] | None) -> None:
     found = end_below(head, after.encode())
     assert (found if found in (None, NO_END) else (found.below, found.text)) == end

@@ -21,28 +21,22 @@ from supervisor.text.prefixes import (
         ("[rank12]:[E314 11:02 x.cpp:1] y", Origin(rank=12), "[E314 11:02 x.cpp:1] y"),
         ("[default3]:  File x", Origin(local_rank=3), "  File x"),
         ("[rank: 3] Child process", Origin(rank=3), "Child process"),
-        ("3: [rank12]: boom", Origin(rank=12, task=3), "boom"),
-        (" 3: boom", Origin(task=3), "boom"),
+        ("3: [rank12]: boom", Origin(rank=12, task=3), "boom"), (" 3: boom", Origin(task=3), "boom"),
         ("node1: [rank9]: boom", Origin(rank=9, node="node1"), "boom"),
         ("node1: 0: [rank3]: boom", Origin(rank=3, task=0, node="node1"), "boom"),
         ("worker-0 | node1: 0: [rank3]: boom", Origin(rank=3, task=0, node="node1"), "boom"),
-        (
-            "worker-0 | node1: 0: [rank3]: [default1]:boom",
-            Origin(rank=3, task=0, node="node1"),
-            "[default1]:boom",
-        ),
+        ("worker-0 | node1: 0: [rank3]: [default1]:boom", Origin(rank=3, task=0, node="node1"), "[default1]:boom"),
         ("worker-0 | boom", Origin(node="worker-0"), "boom"),
         ("[node7] W07 x", Origin(node="node7"), "W07 x"),
         ("[1,3]<stderr>:boom", Origin(task=3, stream="stderr"), "boom"),
         ("(Worker pid=7, ip=10.0.0.1) boom", Origin(pid=7, node="10.0.0.1"), "boom"),
         ("(VllmWorker rank=1 pid=7) boom", Origin(rank=1, pid=7), "boom"),
         ("[pod/trainer-0/pytorch] boom", Origin(node="trainer-0"), "boom"),
-        ("RuntimeError: boom", NOWHERE, "RuntimeError: boom"),
-        ("INFO: boom", NOWHERE, "INFO: boom"),
+        ("RuntimeError: boom", NOWHERE, "RuntimeError: boom"), ("INFO: boom", NOWHERE, "INFO: boom"),
         ("python3: can't open file", NOWHERE, "python3: can't open file"),
         ("[2024-01-01 10:00:00] step 1", NOWHERE, "[2024-01-01 10:00:00] step 1"),
     ],
-)
+)  # fmt: skip
 def test_prefixes(line: str, origin: Origin, rest: str) -> None:
     assert split_prefix(line) == (origin, rest)
 
@@ -115,25 +109,15 @@ def test_a_template_of_torchruns_prefix_is_learnt(form: str, line: str, origin: 
     ("path", "origin"),
     [
         ("logs/none_ab12/attempt_0/1/stderr.log", Origin(local_rank=1, stream="stderr")),
-        (
-            "nodes/1/attempts/2/x_y/attempt_0/3/stdout.log",
-            Origin(local_rank=3, stream="stdout", node="node1"),
-        ),
-        ("out/rank_5.err", Origin(rank=5, stream="stderr")),
-        ("job/node1.console.log", Origin(node="node1")),
-        ("out/train_node-a.log", Origin(node="node-a")),
-        ("rank7/out.log", Origin(rank=7)),
-        ("a/global_rank-12.out", Origin(rank=12, stream="stdout")),
-        ("a/attempt_3/x.log", NOWHERE),
-        ("stdout/x.log", NOWHERE),
-        ("attempts/2/nodes/4/train.err", Origin(node="node4", stream="stderr")),
-        ("host-a7.log", Origin(node="host-a7")),
-        ("console.log", NOWHERE),
-        ("two_nodes_oom.log", NOWHERE),
-        ("runs/node_oom.log", NOWHERE),
-        ("hosts_down.log", NOWHERE),
+        ("nodes/1/attempts/2/x_y/attempt_0/3/stdout.log", Origin(local_rank=3, stream="stdout", node="node1")),
+        ("out/rank_5.err", Origin(rank=5, stream="stderr")), ("job/node1.console.log", Origin(node="node1")),
+        ("out/train_node-a.log", Origin(node="node-a")), ("rank7/out.log", Origin(rank=7)),
+        ("a/global_rank-12.out", Origin(rank=12, stream="stdout")), ("a/attempt_3/x.log", NOWHERE),
+        ("stdout/x.log", NOWHERE), ("attempts/2/nodes/4/train.err", Origin(node="node4", stream="stderr")),
+        ("host-a7.log", Origin(node="host-a7")), ("console.log", NOWHERE), ("two_nodes_oom.log", NOWHERE),
+        ("runs/node_oom.log", NOWHERE), ("hosts_down.log", NOWHERE),
     ],
-)
+)  # fmt: skip
 def test_paths_tell_the_rank(path: str, origin: Origin) -> None:
     assert origin_of_path(path) == origin
 
