@@ -166,6 +166,11 @@ def second(
         (second(2), ["resumed   without a resume setting: its first step seen is 2"]),
         (second(9, resume="--resume"), ["resumed   with --resume: its first step seen is 9"]),
         (second(6, at=5), ["resumed   from the checkpoint at step 5: its first step seen is 6"]),
+        (second(5, resume="x", at=5), ["resumed   with x: its first step seen is 5"]),
+        (  # a script that counts from 0 goes on with the checkpoint's own step
+            [*second(5, resume="x", at=5), ev.PlanConfirmed(t=T + 11, attempt=2, resume="c.pt")],
+            ["resumed   from the checkpoint at step 5: its first step seen is 5"],
+        ),
         (
             [
                 ev.CheckpointCommitted(t=T, attempt=1, step=5, path="c.pt", found=True, step_by_time=True),

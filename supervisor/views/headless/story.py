@@ -128,8 +128,10 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
     if attempt.first_step is None or (attempt.first_step <= 1 and before.first_step is None):
         return ""
     how = f"with {attempt.resume}" if attempt.resume else "without a resume setting"
-    if attempt.went_on:
-        how = f"from the checkpoint {resume_place(state, attempt.resume_at or 0)}"
+    if attempt.resume_at is not None and (
+        attempt.went_on or (attempt.confirmed is not None and attempt.confirmed.resume)
+    ):
+        how = f"from the checkpoint {resume_place(state, attempt.resume_at)}"
     # A script that logs every tenth step may have begun before the first step seen.
     began = (
         "started again at step 1"
