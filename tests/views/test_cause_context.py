@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import os
 import time
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause
-from supervisor.run.state import AttemptState, RunState
+from supervisor.run.state import RunState
 from supervisor.views.model import cause_context as nearby
 from supervisor.views.model.cause_context import Context, NearbyReader, read_context
-from tests.keeper.fakes import verdict_of
 
 
 def context_of(path: Path, line: int) -> nearby.Context:
@@ -100,22 +98,3 @@ def test_newest_stacks_are_read_once(tmp_path: Path) -> None:
         os.utime(run.artifacts / name, (time.time() + 60 + number, time.time() + 60 + number))
         os.utime(run.artifacts, (number + 5, number + 5))
         assert reader.refresh(RunState()) is first, name
-
-
-def test_the_context_of_each_verdict_is_read_once(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path)
-    log = run.node().attempt(1).root / "x.log"
-    log.parent.mkdir(parents=True)
-    log.write_text("one\ntwo\n")
-
-    def judged(line: int | None) -> RunState:
-        verdict = dataclasses.replace(verdict_of(), cause=Cause("x.log", line, ""))
-        return RunState(attempts=(AttemptState(number=1, planned_t=0.0, verdict=verdict),))
-
-    reader = NearbyReader(run)
-    assert reader.refresh(judged(None)).contexts == {}
-    first = reader.refresh(judged(1))
-    assert first.contexts == {1: Context("x.log", 1, 1, ("one", "two"))}
-    log.unlink()
-    assert reader.refresh(judged(1)) is first
-    assert reader.refresh(judged(2)).contexts[1].trouble.startswith("No such file or directory: ")

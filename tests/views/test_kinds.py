@@ -23,13 +23,12 @@ from supervisor.run.records import (
     Sameness,
     SpecChange,
 )
-from supervisor.run.state import AttemptState, Moment, RankState, RunState
+from supervisor.run.state import AttemptState, Moment, RunState
 from supervisor.views.appearance import Lang
 from supervisor.views.wording.kinds import (
     OPTIONAL,
     changed_text,
     epoch_text,
-    failing_text,
     place_of_end,
     reading_text,
     sections,
@@ -288,69 +287,41 @@ def watched(**facts: Any) -> RunState:
     return RunState(mode="observed", attempts=(attempt,), progress=progress)
 
 
-@pytest.mark.parametrize(
-    ("state", "text"),
-    [
-        (watched(lag_bytes=63_000_000, log_bytes=100_000_000), "reading 100 MB, 37 %"),
-        (watched(lag_bytes=100_000, log_bytes=100_000), "reading 100 KB, 0 %"),
-        (watched(log_bytes=100_000), ""),
-        (watched(lag_bytes=5), ""),
-        (replace(watched(lag_bytes=5, log_bytes=9), mode="launched"), ""),
-        (RunState(journal_read=(1, 3)), "reading 3 bytes, 33 %"),
-        (replace(watched(), attempts=(AttemptState(number=1, planned_t=0.0),)), "reading"),
-        (RunState(attempts=(AttemptState(number=1, planned_t=0.0),)), ""),
-        (replace(watched(), attempts=(AttemptState(number=1, planned_t=0.0, ended_t=1.0),)), ""),
-        (replace(watched(), attempts=(AttemptState(number=1, planned_t=0.0, verdict=verdict_of()),)), ""),
-    ],
+FIRST, LAST, NEW = (
+    AttemptState(number=number, planned_t=0.0, last_step=step)
+    for number, step in ((1, 1200), (2, None), (1, None))
 )
-def test_how_far_a_log_or_a_journal_is_read(state: RunState, text: str) -> None:
-    assert reading_text(state) == text
+TWO = replace(watched(epoch=2.0), attempts=(FIRST, LAST))
+SMALLER = SpecChange(
+    batch=BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 4, 2)),
+    env=(("A", "1"),), set_args=(("--lr", "2"), ("--x", "")), argv=("a",),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("facts", "text"),
+    ("said", "text"),
     [
-        ({}, ""),
-        ({"epoch": 3.5}, "epoch 3.5"),
-        ({"epoch": 3.0, "total_epochs": 10.0}, "epoch 3 / 10"),
-        ({"epoch": 10.0, "total_epochs": 10.0}, "epoch 10 / 10"),
-        ({"epoch": 10.256, "total_epochs": 10.0}, "epoch 10.26"),
+        (reading_text(watched(lag_bytes=63_000_000, log_bytes=100_000_000)), "reading 100 MB, 37 %"),
+        (reading_text(watched(lag_bytes=100_000, log_bytes=100_000)), "reading 100 KB, 0 %"),
+        (reading_text(watched(log_bytes=100_000)), ""), (reading_text(watched(lag_bytes=5)), ""),
+        (reading_text(replace(watched(lag_bytes=5, log_bytes=9), mode="launched")), ""),
+        (reading_text(RunState(journal_read=(1, 3))), "reading 3 bytes, 33 %"),
+        (reading_text(replace(watched(), attempts=(NEW,))), "reading"), (reading_text(RunState(attempts=(NEW,))), ""),
+        (reading_text(replace(watched(), attempts=(replace(NEW, ended_t=1.0),))), ""),
+        (reading_text(replace(watched(), attempts=(replace(NEW, verdict=verdict_of()),))), ""),
+        (epoch_text(RunState()), ""), (epoch_text(watched()), ""), (epoch_text(watched(epoch=3.5)), "epoch 3.5"),
+        (epoch_text(watched(epoch=10.0, total_epochs=10.0)), "epoch 10 / 10"),
+        (epoch_text(watched(epoch=10.256, total_epochs=10.0)), "epoch 10.26"),
+        (place_of_end(TWO, 7, FIRST), "step 1 200"), (place_of_end(TWO, 7, LAST), "step 7"),
+        (place_of_end(TWO, None, LAST), "epoch 2"), (place_of_end(TWO, None, NEW), "before its first step"),
+        (place_of_end(replace(TWO, progress=None), None, LAST), "before its first step"),
+        (place_of_end(replace(TWO, progress=None), None, replace(LAST, first_loss=2.0)), ""),
+        (place_of_end(watched(lag_bytes=5, log_bytes=9), 7, NEW), ""), (changed_text(SpecChange()), ""),
+        (changed_text(SMALLER), "micro-batch 16 → 8, accumulation 2 → 4, A=1, --lr 2, --x, other arguments"),
     ],
-)
-def test_an_epoch_and_their_number_unless_it_is_beyond(facts: dict[str, float], text: str) -> None:
-    assert epoch_text(watched(**facts)) == text
-    assert epoch_text(RunState()) == ""
-
-
-def test_where_an_attempt_ended() -> None:
-    first = AttemptState(number=1, planned_t=0.0, last_step=1200)
-    last = AttemptState(number=2, planned_t=0.0)
-    state = replace(watched(epoch=2.0), attempts=(first, last))
-    assert place_of_end(state, None, first) == "step 1 200"
-    assert place_of_end(state, 7, first) == "step 1 200"
-    assert place_of_end(state, 7, last) == "step 7"
-    assert place_of_end(state, None, last) == "epoch 2"
-    assert place_of_end(replace(state, progress=None), None, last) == "before its first step"
-    assert place_of_end(replace(state, progress=None), None, replace(last, first_loss=2.0)) == ""
-    assert place_of_end(state, None, replace(first, last_step=None)) == "before its first step"
-    behind = replace(state, progress=ev.Progress(t=1.0, attempt=2, lag_bytes=5, log_bytes=9))
-    assert place_of_end(behind, 7, last) == ""
-
-
-def test_a_change_is_said_without_what_stays() -> None:
-    batch = BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 4, 2))
-    change = SpecChange(batch=batch, env=(("A", "1"),), set_args=(("--lr", "2"), ("--x", "")), argv=("a",))
-    assert changed_text(change) == "micro-batch 16 → 8, accumulation 2 → 4, A=1, --lr 2, --x, other arguments"
-    assert changed_text(SpecChange()) == ""
-
-
-def test_a_rank_that_fails_is_named_if_ranks_are_known() -> None:
-    ranks = {0: RankState(local_rank=0, rank=4), 1: RankState(local_rank=1, rank=5, exited=True)}
-    some, none = (AttemptState(number=1, planned_t=0.0, ranks=known) for known in (ranks, {}))
-    signs = ((0, ev.FailureSign.EXITING), (1, ev.FailureSign.EXITING), (0, ev.FailureSign.GONE))
-    seen = [ev.RankFailing(t=1.0, attempt=1, local_rank=n, rank=4 + n, sign=sign) for n, sign in signs]
-    assert [failing_text(some, each) for each in seen] == ["rank 4 is exiting", "rank 5 died", "rank 4 died"]
-    assert [failing_text(none, each)[12:] for each in seen] == ["is exiting", "is exiting", "died"]
+)  # fmt: skip
+def test_reading_epochs_ends_and_changes_in_words(said: str, text: str) -> None:
+    assert said == text
 
 
 def test_values_stand_where_the_language_puts_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace as replace_row
 from datetime import date
 from pathlib import Path
@@ -11,10 +12,11 @@ from msgspec.structs import replace
 
 from supervisor.job.batch import BatchSpec
 from supervisor.run import events as ev
+from supervisor.run.events import Outcome
 from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import FailureClass
-from supervisor.run.state import AttemptState, RunState
+from supervisor.run.state import AttemptState, Finished, RunState
 from supervisor.views.model.run_list import (
     LOOK_S,
     SLICE_S,
@@ -28,13 +30,13 @@ from supervisor.views.model.run_list import (
     note_of,
     ordered,
     own_arguments,
-    rate_of,
     short_reason,
 )
 from tests.keeper.fakes import job_of, verdict_of
 from tests.views.tui import recorded
 
 NOW = recorded.T0 + 9000
+ATTEMPT = AttemptState(number=1, planned_t=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -185,17 +187,14 @@ def test_a_reason_fits_a_column(failure: FailureClass, title: str, reason: str) 
     ],
 )  # fmt: skip
 def test_the_rate_of_a_command_is_the_last_number_that_it_gives(words: str, rate: str) -> None:
-    assert rate_of(words.split(" ")) == rate
-    assert newest_rate(RunState(), words.split(" ")) == rate
-    restarted = RunState(attempts=(AttemptState(number=1, planned_t=0.0, argv=("x", "--lr", "7")),))
+    assert newest_rate(RunState(attempts=(ATTEMPT,)), words.split(" ")) == rate
+    restarted = RunState(attempts=(replace(ATTEMPT, argv=("x", "--lr", "7")),))
     assert newest_rate(restarted, words.split(" ")) == "7"
-    assert newest_rate(RunState(attempts=(AttemptState(number=1, planned_t=0.0),)), words.split(" ")) == rate
 
 
 def test_a_batch_is_the_global_one_or_of_a_rank() -> None:
-    assert [batch_of(each) for each in (None, BatchSpec(8, 2, 4), BatchSpec(8, 2, 1, ranks_known=False))] == [
-        "", "64", "16 a rank",
-    ]  # fmt: skip
+    batches = (None, BatchSpec(8, 2, 4), BatchSpec(8, 2, 1, ranks_known=False))
+    assert [batch_of(each) for each in batches] == ["", "64", "16 a rank"]
 
 
 def test_the_newest_note_counts_wherever_it_was_written() -> None:
@@ -210,46 +209,29 @@ def test_the_newest_note_counts_wherever_it_was_written() -> None:
 
 def test_the_arguments_of_a_run_are_those_that_it_shares_with_others(tmp_path: Path) -> None:
     job = job_of(tmp_path, "train.py", "--lr", "1", "--token", "hf_abcdefghijklmnopqrstuvwxyz0123456789").job
-    state = RunState(run_id="20261121-1412-brave-otter")
-    hidden = own_arguments(job, state)
-    assert hidden is not None
-    assert hidden[:3] == ("--lr", "1", "--token")
-    assert "abcdef" not in hidden[3]
-    argv = (
-        "torchrun", job.entry, "--lr", "2", "--out", "/r/20261121-1412-brave-otter/o", "--fused",
-        "--log=/r/20261121-1412-brave-otter", "--resume_from", "c/5",
-    )  # fmt: skip
-    launched = replace(state, attempts=(AttemptState(number=1, planned_t=0.0, argv=argv),))
+    state = RunState(run_id="brave-otter")
+    assert own_arguments(job, state) == ("--lr", "1", "--token", "<redacted>")
+    argv = "train.py --lr 2 --out /r/brave-otter/o --fused --log=/r/brave-otter --resume_from c/5"
+    launched = replace(state, attempts=(replace(ATTEMPT, argv=("x", *shlex.split(argv))),))
     assert own_arguments(job, launched) == ("--lr", "2", "--fused")
     assert own_arguments(None, launched) is None
 
 
-WATCHED = (
-    ev.RunStarted(t=1.0, run_id="r", name="x", mode="observed", host="h"),
-    ev.LaunchIntended(t=1.0, attempt=1, argv=(), reason="start"),
-    ev.AttemptStarted(t=1.0, attempt=1, pid=0, start_time=0.0),
-    ev.Progress(t=2.0, attempt=1, step=1),
-)
-
-
-def ended(outcome: ev.Outcome) -> ev.Event:
-    return ev.RunEnded(t=9.0, outcome=outcome, exit_code=0, reason="x")
-
-
 @pytest.mark.parametrize(
-    ("facts", "live", "word"),
+    ("outcome", "quiet_t", "live", "word"),
     [
-        ((), True, "live"), ((ev.LogQuiet(t=9.0, attempt=1, since_t=3.0),), True, "quiet"),
-        ((), False, "no_keeper"), ((ended(ev.Outcome.STOPPED),), False, "unwatched"),
-        ((ended(ev.Outcome.LOST),), False, "unknown"), ((ended(ev.Outcome.FAILED),), False, "failed"),
+        (None, None, True, "live"), (None, 3.0, True, "quiet"), (None, None, False, "no_keeper"),
+        (Outcome.STOPPED, None, False, "unwatched"), (Outcome.LOST, None, False, "unknown"),
+        (Outcome.FAILED, None, False, "failed"),
     ],
 )  # fmt: skip
 def test_the_word_of_a_watched_job_is_what_its_log_shows(
-    tmp_path: Path, facts: tuple[ev.Event, ...], live: bool, word: str
+    tmp_path: Path, outcome: Outcome | None, quiet_t: float | None, live: bool, word: str
 ) -> None:
-    row = RunRow(RunPaths(tmp_path), replay([*WATCHED, *facts]), live=live)
-    assert row.word == word
-    assert RunRow(RunPaths(tmp_path), replay(WATCHED[:1]), live=True).word != "live"
+    state = RunState(mode="observed", attempts=(replace(ATTEMPT, quiet_since=quiet_t),))
+    if outcome is not None:
+        state = replace(state, condition=Finished(outcome=outcome, exit_code=0, reason="x"))
+    assert RunRow(RunPaths(tmp_path), state, live=live).word == word
 
 
 def test_a_filter_finds_what_a_list_shows_and_who_is_alive(runs: list[RunPaths]) -> None:
