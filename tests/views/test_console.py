@@ -104,63 +104,51 @@ def test_every_fact_is_a_stamped_line_with_a_level(tmp_path: Path) -> None:
     assert [re.sub(r"^(\[\w+\]) \d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?=\S)", r"\1 ", line) for line in head] == [
         "[INFO] run run-1: gpt on box",
         "[INFO] attempt 1: first launch · micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
-        "[INFO] attempt 1 started (pid 77)",
-        "[INFO] step 1/9 · loss 4.0000",
-        "[INFO] checkpoint at step 4",
-        "[WARNING] attempt 1 ended at step 5, exit code 1",
-        "[ERROR] host_oom (100 % sure): out of memory on rank 1",
+        "[INFO] attempt 1 started (pid 77)", "[INFO] step 1/9 · loss 4.0000", "[INFO] checkpoint at step 4",
+        "[WARNING] attempt 1 ended at step 5, exit code 1", "[ERROR] host_oom (100 % sure): out of memory on rank 1",
         f"[ERROR] cause  {place}  RuntimeError: \\x1b[31mcan't allocate\\x1b[0m",
-        "[INFO] what followed: worker crash ×3",
-        "[INFO] advice: use less",
-        "[INFO] restart: smaller",
+        "[INFO] what followed: worker crash ×3", "[INFO] advice: use less", "[INFO] restart: smaller",
         "[INFO] next attempt in 1 s",
         "[INFO] attempt 2: smaller · micro-batch 8 × accumulation 4 × 2 ranks = global batch 64",
-        "[INFO] attempt 2 started (pid 78)",
-        "[INFO] resumed at step 4",
-        "[INFO] step 9/9 · loss 1.0000",
-        "[INFO] attempt 2 ended at step 9, exit code 0",
-        "[SUCCESS] succeeded: finished at step 9 (exit code 0)",
-    ]
+        "[INFO] attempt 2 started (pid 78)", "[INFO] resumed at step 4", "[INFO] step 9/9 · loss 1.0000",
+        "[INFO] attempt 2 ended at step 9, exit code 0", "[SUCCESS] succeeded: finished at step 9 (exit code 0)",
+    ]  # fmt: skip
 
 
 def test_the_least_level_is_of_the_terminal_and_the_file_has_all(tmp_path: Path) -> None:
-    run, log_file = run_in(tmp_path, *journal()), tmp_path / "console.log"
-    levels = {}
+    run, log_file, levels = run_in(tmp_path, *journal()), tmp_path / "console.log", {}
     for least in LEAST:
         out = io.StringIO()
         view = ConsoleView(run, ConsoleSettings(stdout=out, log_file=log_file, least=least))
         view.start()
         view.finish()
         levels[least] = set(re.findall(r"^\[(\w+)\]", out.getvalue(), re.MULTILINE))
-    everything = {"INFO", "SUCCESS", "WARNING", "ERROR"}
     warned = {"SUCCESS", "WARNING", "ERROR"}
-    assert levels == {"debug": everything, "info": everything, "warning": warned, "error": {"ERROR"}}
+    assert levels == {
+        "debug": {"INFO"} | warned,
+        "info": {"INFO"} | warned,
+        "warning": warned,
+        "error": {"ERROR"},
+    }
     assert len(log_file.read_text(encoding="utf-8").splitlines()) == 4 * 18
     assert log_file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_view_of_news_leaves_out_what_was_there(tmp_path: Path) -> None:
+def test_only_news_are_shown_and_a_run_directory_that_goes_away_is_said_once(tmp_path: Path) -> None:
     run, out = run_in(tmp_path, *journal()[:-1]), io.StringIO()
     view = ConsoleView(run, ConsoleSettings(stdout=out, log_file=None), only_news=True)
-    view.start()
     writer = JournalWriter(run.node().journal)
     writer.append(journal()[-1])
     writer.close()
-    view.finish()
-    (line,) = out.getvalue().splitlines()
-    assert line.endswith(" succeeded: finished at step 9 (exit code 0)")
-
-
-def test_a_run_directory_that_goes_away_is_said_once(tmp_path: Path) -> None:
-    run, out = run_in(tmp_path, *journal()[:-1]), io.StringIO()
-    view = ConsoleView(run, ConsoleSettings(stdout=out, log_file=None))
     view.start()
-    assert wait_until(lambda: "attempt 2 ended" in out.getvalue(), 5)
+    assert wait_until(lambda: "succeeded" in out.getvalue(), 5)
     shutil.rmtree(run.root)
-    assert wait_until(lambda: "[ERROR]" in out.getvalue().splitlines()[-1], 5)
+    assert wait_until(lambda: "[ERROR]" in out.getvalue(), 5)
     view.finish()
-    gone = f"the run directory is gone: {run.root} was deleted or moved; what runs continues, and is not shown here"
-    assert out.getvalue().count(gone) == 1
+    assert [line[line.index("] ") + 22 :] for line in out.getvalue().splitlines()] == [
+        "succeeded: finished at step 9 (exit code 0)",
+        f"the run directory is gone: {run.root} was deleted or moved; what runs continues, and is not shown here",
+    ]
 
 
 def test_a_measurement_that_is_repeated_is_said_once_in_an_attempt(tmp_path: Path) -> None:
@@ -211,13 +199,9 @@ def test_the_story_names_attempts_the_change_the_resumed_step_and_the_loss(tmp_p
 
 def test_the_story_of_failures_alike_and_of_changes_that_are_no_batch(tmp_path: Path) -> None:
     facts: list[ev.Event] = [ev.RunStarted(t=T, run_id="r", name="gpt", mode="launched", host="box")]
-    changes = (
-        SpecChange(env=(("A", "1"), ("B", "2")), new_port=True),
-        SpecChange(batch=SMALLER),
-        SpecChange(batch=SMALLER),
-        SpecChange(),
-    )
-    for number, change in enumerate((*changes, None), 1):
+    smaller = SpecChange(batch=SMALLER)
+    changes = (SpecChange(env=(("A", "1"), ("B", "2")), new_port=True), smaller, smaller, None)
+    for number, change in enumerate(changes, 1):
         t = T + 10 * number
         facts += [
             ev.LaunchIntended(t=t, attempt=number, argv=(), reason="again"),
@@ -236,33 +220,20 @@ def test_the_story_of_failures_alike_and_of_changes_that_are_no_batch(tmp_path: 
             facts.append(ev.Diagnosed(t=t + 8, attempt=number, verdict=verdict))
             facts.append(ev.Decided(t=t + 8, attempt=number, decision=decision))
     run = run_in(tmp_path, *facts)
-    smaller = "change    micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged"
+    batch, resumed = (
+        "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged",
+        "resumed   without a resume setting:",
+    )
     assert story(read_state(run.node().journal), run).splitlines()[2:] == [
-        "attempt 1 steps 3–3, exit 1 after 8 s",
-        "verdict   worker_crash: it broke",
-        "node      n7",
-        "change    so it is, A=1, B=2, another port",
-        "resumed   without a resume setting: its first step seen is 6",
-        "attempt 2 steps 6–6, exit 1 after 8 s",
-        "verdict   worker_crash: it broke",
-        "          the same failure as attempt 1",
-        f"{smaller} (as planned)",
-        "resumed   without a resume setting: its first step seen is 9",
-        "attempt 3 steps 9–9, exit 1 after 8 s",
-        "verdict   worker_crash: it broke",
-        "          the same failure as attempts 1-2",
-        f"{smaller} (planned, not confirmed)",
-        "resumed   without a resume setting: its first step seen is 12",
-        "attempt 4 steps 12–12, exit 1 after 8 s",
-        "verdict   worker_crash: it broke",
-        "          the same failure as attempts 1-3",
-        "change    so it is",
-        "resumed   without a resume setting: its first step seen is 15",
-        "attempt 5 steps 15–15, exit 1 after 8 s",
-        "ended     stopped by ada",
-        "note      more memory",
-        f"directory {run.root}",
-    ]
+        "attempt 1 steps 3–3, exit 1 after 8 s", "verdict   worker_crash: it broke", "node      n7",
+        "change    so it is, A=1, B=2, another port", f"{resumed} its first step seen is 6",
+        "attempt 2 steps 6–6, exit 1 after 8 s", "verdict   worker_crash: it broke",
+        "          the same failure as attempt 1", f"change    {batch} (as planned)", f"{resumed} its first step seen is 9",
+        "attempt 3 steps 9–9, exit 1 after 8 s", "verdict   worker_crash: it broke",
+        "          the same failure as attempts 1-2", f"change    {batch} (planned, not confirmed)",
+        f"{resumed} its first step seen is 12", "attempt 4 steps 12–12, exit 1 after 8 s", "ended     stopped by ada",
+        "note      more memory", f"directory {run.root}",
+    ]  # fmt: skip
 
 
 def test_a_story_of_nothing_and_hostile_names_stay_plain(tmp_path: Path) -> None:

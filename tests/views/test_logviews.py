@@ -184,6 +184,17 @@ def test_both_ranks_stand_at_the_time_of_the_line_that_was_asked_for(tmp_path: P
 def test_an_attempt_before_the_first_and_behind_the_last_is_refused(tmp_path: Path) -> None:
     run = attempts_on_disk(tmp_path, 3)
     with view_of(run, state_of(3, 2, ended=False)) as view:
+        path = str(view.logs.streams[3].ref.path)
+        names = [
+            path,
+            "1/stdout.log",
+            "./1/stdout.log",
+            "stdout.log",
+            "agent.log",
+            "tdout.log",
+            "2/agent.log",
+        ]
+        assert [view.logs.index_of(name) for name in names] == [3, 3, 3, 1, 0, None, None]
         with pytest.raises(NothingThereError, match=r"^attempt 3 is the last$"):
             view.other_attempt(1)
         for number in (2, 1):
@@ -203,74 +214,45 @@ def test_an_attempt_before_the_first_and_behind_the_last_is_refused(tmp_path: Pa
         assert view.page().empty_why == "no log file has appeared yet"
 
 
-def test_a_log_is_named_by_its_path_its_end_or_its_name(tmp_path: Path) -> None:
-    run = attempts_on_disk(tmp_path, 1)
-    with view_of(run, state_of(1, 2)) as view:
-        path = str(view.logs.streams[3].ref.path)
-        names = [
-            path,
-            "1/stdout.log",
-            "./1/stdout.log",
-            "stdout.log",
-            "agent.log",
-            "tdout.log",
-            "2/agent.log",
-        ]
-        assert [view.logs.index_of(name) for name in names] == [3, 3, 3, 1, 0, None, None]
-
-
-def test_a_copy_is_of_the_shown_lines_in_order_and_ends_where_terminals_do(tmp_path: Path) -> None:
+def test_a_row_is_copied_without_secrets_and_is_of_the_step_above(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
-    write(run, 1, "0/stdout.log", ["api_key=sk-0123456789abcdefghij"])
-    write(run, 1, "0/stderr.log", [f"{n:03}".ljust(9_999, "x") for n in range(60)])
+    said = ["step 7 loss 2.5", *["plain"] * 61, "step 8 loss 2.4", "api_key=sk-0123456789abcdefghij"]
+    write(run, 1, "0/stdout.log", [f"[rank0]: {text}" for text in said])
+    write(run, 1, "0/stderr.log", ["x" * 9_999] * 60)
     with view_of(run, state_of(1, 1)) as view:
+        view.show(Query.parse("stream:stdout"))
+        rows = view.page().rows
+        steps = {n: view.point(rows[n]).step for n in (0, 1, 60, 61, 62)}
+        assert steps == {0: 7, 1: 7, 60: 7, 61: None, 62: 8}
+        assert view.point(rows[63]) == lc.LogAt(attempt=1, step=8, t=T0 + 100)
+        assert view.copied(rows[63], rows[62]) == lc.Copied("step 8 loss 2.4\napi_key=<redacted>", 2)
         view.show(Query.parse("stream:stderr"))
         rows = view.page().rows
-        assert view.copied(rows[2], rows[0]) == lc.Copied("\n".join(row.text for row in rows[:3]), 3)
-        assert view.copied(rows[0], rows[-1]).lines == 50
-        view.show(Query.parse("stream:stdout"))
-        (row,) = view.page().rows
-        assert view.copied(row, row) == lc.Copied("api_key=<redacted>", 1)
+        assert view.copied(rows[0], rows[-1]).lines == 50, "more than a terminal passes on"
 
 
-def test_a_row_is_of_the_step_of_the_nearest_line_above(tmp_path: Path) -> None:
+def test_an_empty_page_says_why(tmp_path: Path) -> None:
     run = RunPaths(tmp_path)
-    said = ["step 7 loss 2.5", *(f"plain {chr(97 + n % 26)}" for n in range(61)), "step 8 loss 2.4"]
-    write(run, 1, "0/stdout.log", [f"[rank0]: {text}" for text in said])
     with view_of(run, state_of(1, 1)) as view:
-        rows = view.page().rows
-        found = {n: view.point(rows[n]) for n in (0, 1, 60, 61, 62)}
-        assert {n: at.step for n, at in found.items()} == {0: 7, 1: 7, 60: 7, 61: None, 62: 8}
-        assert found[62].attempt == 1
-        assert found[62].t == T0 + 100
-
-
-@pytest.mark.parametrize(
-    ("typed", "why"),
-    [
-        ("r2-3", "this log has ranks 0-1; f changes the filter, Esc clears it"),
-        ("node:2,4", "there is no node 2,4; f changes the filter, Esc clears it"),
-        ("zzz", "no line matches; f changes the filter, Esc clears it"),
-        ("", "the ranks have not written a line yet"),
-    ],
-)
-def test_an_empty_page_says_why(tmp_path: Path, typed: str, why: str) -> None:
-    run = RunPaths(tmp_path)
-    write(run, 1, "0/stdout.log", ["x"] if typed else [])
-    with view_of(run, state_of(1, 2)) as view:
-        view.show(Query.parse(typed))
-        page = view.page()
-        assert (page.rows, page.empty_why) == ((), why)
-
-
-def test_logs_that_are_not_there_or_cannot_be_read_are_said_to_be(tmp_path: Path) -> None:
-    with view_of(RunPaths(tmp_path), state_of(1, 1)) as view:
         assert view.page().empty_why == "0/stdout.log: No such file or directory"
         view.update(state_of(1, 0))
         assert view.page().empty_why == "no log file has appeared yet"
-        write(RunPaths(tmp_path), 1, "agent.log", [])
+        write(run, 1, "agent.log", [])
         view.refresh()
         assert view.page().empty_why == "no log of a rank is known"
+        write(run, 1, "0/stdout.log", [])
+        view.update(state_of(1, 2))
+        assert view.page().empty_why == "the ranks have not written a line yet"
+        write(run, 1, "0/stdout.log", ["x"])
+        view.refresh()
+        for typed, why in (
+            ("r2-3", "this log has ranks 0-1"),
+            ("node:2,4", "there is no node 2,4"),
+            ("zzz", "no line matches"),
+        ):
+            view.show(Query.parse(typed))
+            page = view.page()
+            assert (page.rows, page.empty_why) == ((), f"{why}; f changes the filter, Esc clears it")
 
 
 def test_a_new_attempt_does_not_move_who_stands_in_an_old_one(tmp_path: Path) -> None:
