@@ -88,19 +88,15 @@ def test_amounts_at_the_borders_of_their_units(
 
 
 def test_a_lazy_pattern_is_the_compiled_one_once_it_is_used() -> None:
-    lazy, made = Lazy(r"(b)c?", re.IGNORECASE), re.compile(r"(b)c?", re.IGNORECASE)
+    lazy, made, text = Lazy(r"(b)c?", re.IGNORECASE), re.compile(r"(b)c?", re.IGNORECASE), "aBc b"
     assert lazy._made is None
-    text = "aBc b"
-    found, same = lazy.search(text), made.search(text)
-    assert found is not None
-    assert same is not None
-    assert found.span() == same.span() == (1, 3)
+    assert (
+        [m.span() for m in lazy.finditer(text)] == [m.span() for m in made.finditer(text)] == [(1, 3), (4, 5)]
+    )
     assert lazy._made is not None
-    assert lazy.match(text) is None
-    assert (head := lazy.match("bc")) is not None
-    assert head[0] == "bc"
+    assert str(lazy.search(text)) == str(made.search(text))
+    assert (lazy.match(text), str(lazy.match("bc"))) == (None, str(made.match("bc")))
     assert lazy.findall(text) == made.findall(text) == ["B", "b"]
-    assert [m.span() for m in lazy.finditer(text)] == [m.span() for m in made.finditer(text)]
     assert lazy.sub("-", text) == made.sub("-", text) == "a- -"
 
 
@@ -251,23 +247,17 @@ CELL = "ValueError                     Traceback (most recent call last)"
         (TOLD, f"{FRAME}step 1\nstep 2\n\n  x\nstep 3\nKeyError\n", (8, "KeyError")),
         (TOLD, f"{FRAME}step 1\nstep 2\nstep 3\nstep 4\nKeyError\n", NO_END),
         (TOLD, "KeyError: not yet in a frame\n", None),
-        (TOLD, "x y\n" * 24 + f"{FRAME}KeyError\n", (27, "KeyError")),
-        (TOLD, "x y\n" * 25 + f"{FRAME}KeyError\n", NO_END),
-        (TOLD, f"{FRAME}{TOLD}\n{FRAME}KeyError\n", NO_END),
         (f"[rank0]: {TOLD}", f"[rank1]: KeyError\n[rank0]: {FRAME}[rank0]: OSError: no\n", (4, "OSError: no")),
-        (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 24, None),
-        (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 25, NO_END), (f"  + Exception Group {TOLD}", GROUP, None),
+        (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 24, None), (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 25, NO_END),
+        (f"  + Exception Group {TOLD}", GROUP, None), (CELL, "Cell In[1], line 1\n", None),
         (f"  + Exception Group {TOLD}", f"{GROUP}  +-----------\n", (2, "ExceptionGroup: two (2 sub-exceptions)")),
-        (f"  + Exception Group {TOLD}", f"{GROUP}  | {TOLD}\n  +---------\n", NO_END),
         (CELL, "Cell In[1], line 1\n----> 1 f()\nKeyError: other\nValueError: no \n", (4, "ValueError: no")),
-        (CELL, "Cell In[1], line 1\n", None), (CELL, f"Cell In[1], line 1\n{TOLD}\nValueError: no\n", NO_END),
+        (CELL, f"Cell In[1], line 1\n{TOLD}\nValueError: no\n", NO_END),
     ],
 )  # fmt: skip
 def test_where_a_traceback_ends(head: str, after: str, end: TracebackEnd | tuple[int, str] | None) -> None:
     found = end_below(head, after.encode())
     assert (found if found in (None, NO_END) else (found.below, found.text)) == end
-    if found is not None and found != NO_END:
-        assert after.encode()[found.start : found.stop].decode().endswith(after.splitlines()[found.below - 1])
 
 
 def test_what_may_end_a_traceback() -> None:

@@ -162,16 +162,14 @@ def test_a_run_lasts_to_the_end_of_its_newest_attempt_and_else_until_now(runs: l
     ("failure", "title", "reason"),
     [
         (FailureClass.CODE_ERROR, "ValueError: label 1001 is bad on rank 1", "ValueError: label 1001 is bad"),
-        (FailureClass.CODE_ERROR, "KeyError", "KeyError"),
-        (FailureClass.CODE_ERROR, "it broke", "code_error"),
-        (FailureClass.CUDA_OOM, "OutOfMemoryError: x", "cuda_oom"),
+        (FailureClass.CODE_ERROR, "KeyError", "KeyError"), (FailureClass.CODE_ERROR, "it broke", "code_error"),
+        (FailureClass.CUDA_OOM, "OutOfMemoryError: x", "cuda_oom"), (FailureClass.HOST_OOM, "out of memory", "host_oom"),
         (FailureClass.USAGE_ERROR, "wrong usage: no option --foo", "no option --foo"),
         (FailureClass.USAGE_ERROR, "wrong usage", "usage_error"),
         (FailureClass.WORKER_CRASH, "Rank 0 crashed (SIGSEGV: invalid memory)", "SIGSEGV"),
         (FailureClass.HOST_OOM, "Rank 0 was killed (SIGKILL)", "SIGKILL (host memory?)"),
-        (FailureClass.HOST_OOM, "out of memory", "host_oom"),
     ],
-)
+)  # fmt: skip
 def test_a_reason_fits_a_column(failure: FailureClass, title: str, reason: str) -> None:
     assert short_reason(replace_row(verdict_of(failure), title=title)) == reason
     own = replace_row(verdict_of(failure), title="the disk of ours", signature="ours")
