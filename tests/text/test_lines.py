@@ -206,14 +206,10 @@ def test_a_program_that_came_as_a_package_is_the_users() -> None:
 
 
 STACK = [
-    'Thread 7 (idle): "MainThread"',
-    "    wait (/usr/lib/python3.11/threading.py:331)",
-    "    main (/job/train loop.py:19)",
-    "        time.sleep(9)",
-    "    <module> (/job/train.py:31)",
-    '  File "/job/data.py", line 41 in fetch',
+    'Thread 7 (idle): "MainThread"', "    wait (/usr/lib/python3.11/threading.py:331)", "    main (/job/train loop.py:19)",
+    "        time.sleep(9)", "    <module> (/job/train.py:31)", '  File "/job/data.py", line 41 in fetch',
     "      file.read(1)",
-]
+]  # fmt: skip
 
 
 def test_a_frame_of_a_stack_is_itself_the_line() -> None:

@@ -11,22 +11,8 @@ from supervisor.text.decode import clean
 from supervisor.views.logs.file import LogFile
 
 PIECES = st.sampled_from(
-    [
-        b"error",
-        b"Warn",
-        b" ",
-        b"\n",
-        b"\n",
-        b"\r",
-        b"\r\n",
-        b"\0",
-        b"\x1b[31m",
-        b"\xff",
-        "é宽🙂İ".encode(),
-        b"x" * 70,
-        b"step 12",
-    ]
-)
+    [b"error", b"Warn", b" ", b"\n", b"\n", b"\r", b"\r\n", b"\0", b"\x1b[31m", b"\xff", "é宽🙂İ".encode(), b"x" * 70, b"step 12"]
+)  # fmt: skip
 DATA = st.lists(PIECES, max_size=60).map(b"".join)
 QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

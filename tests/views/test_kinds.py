@@ -104,17 +104,10 @@ def done(kind: ev.RequestKind) -> ev.RequestDone:
 CLOCK = "the machine's clock was set {} by 3600 s: times here continue without the jump"
 # The events, and the newest moment in English.
 EXAMPLES: list[tuple[list[ev.Event], str]] = [
-    (
-        [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True)],
-        "a new supervisor process adopted the run",
-    ),
-    (
-        [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", continued_by="kim")],
-        "kim continues the run",
-    ),
+    ([ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True)], "a new supervisor process adopted the run"),
+    ([ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", continued_by="kim")], "kim continues the run"),
     ([ev.ClockSet(t=1.0, ahead_s=3600.4)], CLOCK.format("forward")),
-    ([ev.ClockSet(t=1.0, ahead_s=-3600.4)], CLOCK.format("back")),
-    (started(), "attempt 1: first launch"),
+    ([ev.ClockSet(t=1.0, ahead_s=-3600.4)], CLOCK.format("back")), (started(), "attempt 1: first launch"),
     (
         [
             *started(
@@ -128,56 +121,23 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         "attempt 2: as asked, with --lr 1e-2 → 3e-3, − --fused, + --seed 1",
     ),
     ([*started(), one(ev.CheckpointCommitted, step=1800, path="c")], "checkpoint at step 1800"),
-    (
-        [
-            one(
-                ev.EvidenceSeen,
-                failure=FailureClass.CUDA_OOM,
-                role="cause",
-                text="{0}" * 99,
-                path="p",
-                rank=1,
-            )
-        ],
-        f"rank 1: cuda_oom — {('{0}' * 99)[:160]}",
-    ),
-    (
-        [one(ev.RankFailing, local_rank=1, sign=ev.FailureSign.EXITING, text="boom")],
-        "rank 1 is exiting after an error",
-    ),
+    ([one(ev.EvidenceSeen, failure=FailureClass.CUDA_OOM, role="cause", text="{0}" * 99, path="p", rank=1)], f"rank 1: cuda_oom — {('{0}' * 99)[:160]}"),
+    ([one(ev.RankFailing, local_rank=1, sign=ev.FailureSign.EXITING, text="boom")], "rank 1 is exiting after an error"),
     (stopped(ev.StopWhy.SIGNAL, ""), "stopping: signalled"),
     ([one(ev.StopStepTaken, step=ev.StopStep.SURVIVORS, pids=(4, 5))], "processes that would not end: 4, 5"),
     ([left(ev.LeftWhy.AFTER_SUCCESS, 2)], "left running after exit 0: 1, 2 python"),
     ([*started(), ended(None)], "attempt 1 ended"),
     ([*stopped(ev.StopWhy.REQUEST), ended(1)], "attempt 1 ended: stopped by ada"),
-    (
-        [*started(), one(ev.Diagnosed, verdict=verdict_of(FailureClass.CUDA_OOM))],
-        f"verdict: {verdict_of(FailureClass.CUDA_OOM).title}",
-    ),
+    ([*started(), one(ev.Diagnosed, verdict=verdict_of(FailureClass.CUDA_OOM))], f"verdict: {verdict_of(FailureClass.CUDA_OOM).title}"),
     ([*started(), decided(DecisionKind.RESTART)], "restart: stopped on request"),
     ([one(ev.Held, reason="ada stopped the restart")], "waiting for you: ada stopped the restart"),
     ([done(ev.RequestKind.STOP_NOW)], "ada asked: stop now"),
-    (
-        [ev.RequestRefused(t=5.0, request_id="1", request="stop_now", by="ada", reason="nothing runs")],
-        "refused stop_now: nothing runs",
-    ),
-    (
-        [one(ev.StallFlagged, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)],
-        "No progress for 10 s",
-    ),
+    ([ev.RequestRefused(t=5.0, request_id="1", request="stop_now", by="ada", reason="nothing runs")], "refused stop_now: nothing runs"),
+    ([one(ev.StallFlagged, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)], "No progress for 10 s"),
     ([one(ev.StallEnded, stalled_s=12.4)], "Active again after 12 s"),
-    (
-        [one(ev.LossNotFinite, value="nan", step=120, rank=0, last=1.25)],
-        "the loss became nan at step 120 on rank 0, last 1.25",
-    ),
-    (
-        [ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200")],
-        "checkpoint 200 is kept as a copy: /r/.stoker-kept-200",
-    ),
-    (
-        [ev.PlanConfirmed(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2")],
-        "as planned: micro-batch 8 × accumulation 2",
-    ),
+    ([one(ev.LossNotFinite, value="nan", step=120, rank=0, last=1.25)], "the loss became nan at step 120 on rank 0, last 1.25"),
+    ([ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200")], "checkpoint 200 is kept as a copy: /r/.stoker-kept-200"),
+    ([ev.PlanConfirmed(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2")], "as planned: micro-batch 8 × accumulation 2"),
     (
         [
             ev.PlanDiffers(
@@ -186,17 +146,11 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         ],
         "planned micro-batch 8 × accumulation 2, measured micro-batch 16",
     ),
-    (
-        [ev.ResumeMissed(t=2.0, attempt=2, step=200, began=0)],
-        "did not resume: began at step 0, not after checkpoint 200",
-    ),
+    ([ev.ResumeMissed(t=2.0, attempt=2, step=200, began=0)], "did not resume: began at step 0, not after checkpoint 200"),
     ([one(ev.LossFinite, loss=1.5, step=124)], "the loss is a number again at step 124: 1.5"),
     ([one(ev.HangCountdown, until=9.0, left_s=30.0, text="x", rule="r")], "ended as a hang in 30 s"),
     ([one(ev.HangWithdrawn, rule="r", why="the stacks change")], "not ended: the stacks change"),
-    (
-        [one(ev.HangFound, waited_s=1.0, act_s=1.0, text="rank 3 waiting for data at my/data.py:41")],
-        "hang: rank 3 waiting for data at my/data.py:41",
-    ),
+    ([one(ev.HangFound, waited_s=1.0, act_s=1.0, text="rank 3 waiting for data at my/data.py:41")], "hang: rank 3 waiting for data at my/data.py:41"),
     (
         [
             one(
@@ -208,14 +162,8 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         "waiting, 60 s at most: port 7 is still held by pid 9",
     ),
     ([one(ev.LaunchCleared, waited_s=1.0, text="waited 60 s: the disk")], "waited 60 s: the disk"),
-    (
-        [*started(), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
-        "the next step came 4.0 s after the failure",
-    ),
-    (
-        [*stopped(ev.StopWhy.REQUEST), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
-        "the next step came 4.0 s after the stop",
-    ),
+    ([*started(), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)], "the next step came 4.0 s after the failure"),
+    ([*stopped(ev.StopWhy.REQUEST), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)], "the next step came 4.0 s after the stop"),
     (
         [
             ev.ResumeCompared(
@@ -229,14 +177,7 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         "attempt 2: differs: data order: 30 steps trained twice",
     ),
     ([ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())], "probe 2: does micro-batch 8 fit?"),
-    (
-        [
-            ev.ProbeEnded(
-                t=1.0, probe=2, micro_batch=8, fitted=False, why="does not fit (cuda_oom)", took_s=1.0
-            )
-        ],
-        "probe 2: micro-batch 8 does not fit (cuda_oom)",
-    ),
+    ([ev.ProbeEnded(t=1.0, probe=2, micro_batch=8, fitted=False, why="does not fit (cuda_oom)", took_s=1.0)], "probe 2: micro-batch 8 does not fit (cuda_oom)"),
     (
         [
             ev.BatchFitted(
@@ -249,21 +190,12 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         "not even the smallest micro-batch fits; starting as asked for",
     ),
     ([*started(), one(ev.BatchAsked, question=COUNTS)], "asked: what does --bs 24 count?"),
-    (
-        [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)],
-        "trial 2: --mini 8 makes the micro-batch",
-    ),
-    (
-        [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="never", day="2026-11-22")],
-        "you answered on 2026-11-22: it resumes: not at all",
-    ),
+    ([*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)], "trial 2: --mini 8 makes the micro-batch"),
+    ([*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="never", day="2026-11-22")], "you answered on 2026-11-22: it resumes: not at all"),
     ([ev.NodeSeen(t=2.0, node=1, sight=ev.NodeSight.JOINED, host="gpu7")], "node 1 (gpu7) joined"),
     ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}"),
-    (
-        [ev.RunEnded(t=3.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="finished at step 1000")],
-        "gave up: finished at step 1000",
-    ),
-]
+    ([ev.RunEnded(t=3.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="finished at step 1000")], "gave up: finished at step 1000"),
+]  # fmt: skip
 
 
 def moments() -> Iterator[Moment]:

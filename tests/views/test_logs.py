@@ -47,21 +47,9 @@ def test_lines_both_ways(tmp_path: Path, small: None, data: bytes, start: int) -
 @given(
     data=DATA,
     typed=st.sampled_from(
-        [
-            "error",
-            "warn",
-            "-error",
-            "error warn",
-            "/e.*1/",
-            "/^step/",
-            "/E|İ/",
-            "é宽",
-            "31m",
-            "level:warn",
-            "level:error /e.*1/",
-        ]
+        ["error", "warn", "-error", "error warn", "/e.*1/", "/^step/", "/E|İ/", "é宽", "31m", "level:warn", "level:error /e.*1/"]
     ),
-)
+)  # fmt: skip
 def test_matches_are_those_of_each_line(data: bytes, typed: str) -> None:
     query = Query.parse(typed)
     wanted = [offset for offset, text in reference(data) if query.accepts(text)]
@@ -177,7 +165,7 @@ def test_query_reads_what_people_type() -> None:
             for sign in ("<", ">", "<=", ">=", "!=")
         ),
     ],
-)
+)  # fmt: skip
 def test_a_query_that_means_nothing_is_refused_with_what_to_type(typed: str, why: str) -> None:
     with pytest.raises(BadQueryError, match=f"^{re.escape(why)}"):
         Query.parse(f"error {typed}")

@@ -131,6 +131,13 @@ def test_another_rank_is_shown_at_the_time_of_the_line_under_the_cursor(tmp_path
         assert page.cursor is not None
         view.show(Query.parse("r2"), page.rows[page.cursor])
         assert view.page().rows[-1].text.endswith("rank 2 at 19"), "it wrote nothing later"
+        view.show(Query.parse("r0-1"))
+        for rank in range(2):
+            view.to_place(lc.LogAt(path=f"{rank}/stdout.log", line=31))
+            page = view.page()
+            assert (page.merged_by, page.cursor) == ("time", 5)
+            there = [f"2026-11-21 10:00:{n},500 rank {r} at {n}" for n in range(27, 33) for r in range(2)]
+            assert [row.text for row in page.rows] == there[1 + rank : 11 + rank]
 
 
 def test_a_page_says_where_it_is_and_what_is_around_it(tmp_path: Path) -> None:
@@ -162,20 +169,6 @@ def test_a_page_says_where_it_is_and_what_is_around_it(tmp_path: Path) -> None:
             view.find(Query.search("08"), None)
         with pytest.raises(NothingThereError, match=r"^that line is not there any more$"):
             view.to_place(lc.LogAt(path=str(path), offset=10_000))
-
-
-def test_both_ranks_stand_at_the_time_of_the_line_that_was_asked_for(tmp_path: Path) -> None:
-    run = RunPaths(tmp_path)
-    for rank in range(2):
-        lines = [f"2026-11-21 10:00:{n:02},500 rank {rank}" for n in range(60)]
-        write(run, 1, f"{rank}/stdout.log", lines)
-    with view_of(run, state_of(1, 2), height=4) as view:
-        for rank, at in ((0, 2), (1, 2)):
-            view.to_place(lc.LogAt(path=f"{rank}/stdout.log", line=31))
-            page = view.page()
-            assert (page.merged_by, page.cursor) == ("time", at)
-            there = [f"2026-11-21 10:00:{n},500 rank {r}" for n in (29, 30, 31) for r in range(2)]
-            assert [row.text for row in page.rows] == there[rank : rank + 4]
 
 
 def test_an_attempt_before_the_first_and_behind_the_last_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ ATTEMPT = AttemptState(
     ranks={
         0: RankState(local_rank=0, rank=8, stdout=f"{TREE}/0/stdout.log", stderr=f"{TREE}/0/stderr.log"),
         1: RankState(local_rank=1, stdout="/var/log/all.log", stderr="/var/log/all.log"),
+        2: RankState(local_rank=2, stdout="/w/watched.log", stderr="tree/2/stderr.log"),
+        3: RankState(local_rank=3, rank=0, stdout="/w/known.log"),
     },
 )
 
@@ -29,6 +31,9 @@ ATTEMPT = AttemptState(
         (f"{TREE}/0/stderr.log", 4, "rank 8 stderr.log:4"),
         (f"/data/runs/x/nodes/0/attempts/2/{TREE}/0/stdout.log", 7, "rank 8 stdout.log:7"),
         ("/var/log/all.log", 7, "log/all.log:7"),
+        ("/w/watched.log", 7, "w/watched.log:7"),
+        ("/w/known.log", 7, "rank 0 known.log:7"),
+        ("tree/2/stderr.log", 7, "rank 2 stderr.log:7"),
         ("../../../../artifacts/stacks-2-1.txt", 1, "artifacts/stacks-2-1.txt:1"),
         ("agent.log", None, "agent.log"),
         ("/data/runs/x/nodes/0/attempts/2/agent.log", 3, "agent.log:3"),

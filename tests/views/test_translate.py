@@ -64,15 +64,9 @@ RECORDS = [
 STORY = ROOT / "views/headless/story.py"  # of which the report of a trial is translated
 # What stands in a sentence's gaps.
 FILLERS = (
-    "7",
-    "cuda_oom",
-    "finished",
-    "failed",
-    "restart",
-    "3 m 07 s",
-    "GPU memory ran out",
+    "7", "cuda_oom", "finished", "failed", "restart", "3 m 07 s", "GPU memory ran out",
     "1 × accumulation 2 × 2 ranks = global batch 4",
-)
+)  # fmt: skip
 KEPT = frozenset(["nan", "inf", "GiB", "rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
 # A verb's help, and the check of data files, whose findings are the trainer's own words.
 ENGLISH_ALONE = frozenset(
@@ -379,17 +373,13 @@ def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("✗ attempt 1 failed, step 12", "✗ 第 1 次尝试失败，第 12 步"),
-        (" · attempt 2", " · 第 2 次尝试"),
+        ("✗ attempt 1 failed, step 12", "✗ 第 1 次尝试失败，第 12 步"), (" · attempt 2", " · 第 2 次尝试"),
         ("⚠ hang: ending in 27 s", "⚠ 卡死：27 s 后结束"),
-        (
-            "reported only, stoker won't end it: rank 1 sleeps in sleep() at a.py:3; if it hangs, stop it with s",
-            "只作提示，stoker 不会结束它：rank 1 在睡眠：sleep()，a.py:3；若确实卡死，请按 s 停止",
-        ),
+        ("reported only, stoker won't end it: rank 1 sleeps in sleep() at a.py:3; if it hangs, stop it with s", "只作提示，stoker 不会结束它：rank 1 在睡眠：sleep()，a.py:3；若确实卡死，请按 s 停止"),
         ("GPU memory ran out on rank 1 (likely, not certain)", "显存不足（rank 1）（很可能，但不确定）"),
         ("code_error: something nobody foresaw", "code_error: something nobody foresaw"),
     ],
-)
+)  # fmt: skip
 def test_examples(text: str, shown: str) -> None:
     assert chinese()(text) == shown
 
