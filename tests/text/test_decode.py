@@ -133,37 +133,18 @@ def test_a_word_of_a_command_is_shown_and_pasted_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("head", "binary", "packed"),
     [
-        (b"step 1 loss 2.0\n", False, False),
-        (b"\0" * 512 + b"step 1 loss 2.0\n", False, False),
-        ("шаг 1\0".encode() * 40, False, False),
-        (b"\0" * 4096, False, False),
-        ("\0шаг".encode()[:-1], False, False),
-        ("step 1 l".encode("utf-16-le"), False, True),
-        ("step 1 l".encode("utf-16-be"), False, True),
-        ("step 1 ".encode("utf-16-le"), False, False),
-        ("step 1".encode("utf-16"), False, True),
-        (gzip.compress(b"step 1\0", mtime=0), False, True),
-        (b"\x7fELF\x02\x01\x01\0\0", True, False),
-        (b"PK\x03\x04\0\0data.pkl", True, False),
-        (b"\x93NUMPY\x01\0v\0{'descr'", True, False),
+        (b"step 1 loss 2.0\n", False, False), (b"\0" * 512 + b"step 1 loss 2.0\n", False, False),
+        ("шаг 1\0".encode() * 40, False, False), (b"\0" * 4096, False, False), ("\0шаг".encode()[:-1], False, False),
+        ("step 1 l".encode("utf-16-le"), False, True), ("step 1 l".encode("utf-16-be"), False, True),
+        ("step 1 ".encode("utf-16-le"), False, False), ("step 1".encode("utf-16"), False, True),
+        (gzip.compress(b"step 1\0", mtime=0), False, True), (b"\x7fELF\x02\x01\x01\0\0", True, False),
+        (b"PK\x03\x04\0\0data.pkl", True, False), (b"\x93NUMPY\x01\0v\0{'descr'", True, False),
     ],
     # An id made of the bytes themselves would hold the time that gzip writes, and xdist's workers must agree on ids.
     ids=[
-        "text",
-        "padded",
-        "sparse zeros",
-        "zeros",
-        "cut",
-        "le",
-        "be",
-        "short",
-        "utf-16",
-        "gzip",
-        "elf",
-        "zip",
-        "numpy",
+        "text", "padded", "sparse zeros", "zeros", "cut", "le", "be", "short", "utf-16", "gzip", "elf", "zip", "numpy",
     ],
-)
+)  # fmt: skip
 def test_a_log_is_told_from_what_is_none(head: bytes, binary: bool, packed: bool) -> None:
     assert (is_binary(head), is_packed(head)) == (binary, packed)
 

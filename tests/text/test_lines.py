@@ -259,15 +259,6 @@ def test_where_a_traceback_ends(head: str, after: str, end: TracebackEnd | tuple
 def test_what_may_end_a_traceback() -> None:
     can = ["ValueError: x", "KeyError", "a.b.Err", "mod.Err:", "lower: x", "f.<locals>.E: x", "É: x"]
     cannot = [
-        "lower",
-        "Foo:",
-        "INFO: x",
-        "Warn: x",
-        "step: 3",
-        "eval_loss: 2",
-        "lr: 1",
-        "two words: x",
-        "3: x",
-        "",
-    ]
+        "lower", "Foo:", "INFO: x", "Warn: x", "step: 3", "eval_loss: 2", "lr: 1", "two words: x", "3: x", "",
+    ]  # fmt: skip
     assert [is_exception(text) for text in (*can, *cannot)] == [True] * 7 + [False] * 10

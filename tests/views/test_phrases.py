@@ -30,17 +30,14 @@ ATTEMPT = AttemptState(
     [
         (f"{TREE}/0/stderr.log", 4, "rank 8 stderr.log:4"),
         (f"/data/runs/x/nodes/0/attempts/2/{TREE}/0/stdout.log", 7, "rank 8 stdout.log:7"),
-        ("/var/log/all.log", 7, "log/all.log:7"),
-        ("/w/watched.log", 7, "w/watched.log:7"),
-        ("/w/known.log", 7, "rank 0 known.log:7"),
-        ("tree/2/stderr.log", 7, "rank 2 stderr.log:7"),
-        ("../../../../artifacts/stacks-2-1.txt", 1, "artifacts/stacks-2-1.txt:1"),
-        ("agent.log", None, "agent.log"),
+        ("/var/log/all.log", 7, "log/all.log:7"), ("/w/watched.log", 7, "w/watched.log:7"),
+        ("/w/known.log", 7, "rank 0 known.log:7"), ("tree/2/stderr.log", 7, "rank 2 stderr.log:7"),
+        ("../../../../artifacts/stacks-2-1.txt", 1, "artifacts/stacks-2-1.txt:1"), ("agent.log", None, "agent.log"),
         ("/data/runs/x/nodes/0/attempts/2/agent.log", 3, "agent.log:3"),
         ("../1/agent.log", 3, "nodes/0/attempts/1/agent.log:3"),
         ("../../../../../elsewhere/x.log", 3, "elsewhere/x.log:3"),
     ],
-)
+)  # fmt: skip
 def test_place(path: str, line: int | None, said: str) -> None:
     assert place_of(ATTEMPT, path, line) == said
 
