@@ -171,20 +171,11 @@ def second(
             [*second(5, resume="x", at=5), ev.PlanConfirmed(t=T + 11, attempt=2, resume="c.pt")],
             ["resumed   from the checkpoint at step 5: its first step seen is 5"],
         ),
-        (
-            [
-                ev.CheckpointCommitted(t=T, attempt=1, step=5, path="c.pt", found=True, step_by_time=True),
-                *second(6, at=5),
-            ],
-            ["resumed   from the checkpoint about step 5, by its time: its first step seen is 6"],
-        ),
+        ([ev.CheckpointCommitted(t=T, attempt=1, step=5, path="c.pt", found=True, step_by_time=True), *second(6, at=5)], ["resumed   from the checkpoint about step 5, by its time: its first step seen is 6"]),
         (second(5, ready=4), ["resumed   at step 4, a committed checkpoint of attempt 1"]),
-        (
-            [*second(5, ready=4), ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps")],
-            ["resumed   at step 4, a committed checkpoint of attempt 1", "compared  same training: 30 steps"],
-        ),
+        ([*second(5, ready=4), ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps")], ["resumed   at step 4, a committed checkpoint of attempt 1", "compared  same training: 30 steps"]),
     ],
-)
+)  # fmt: skip
 def test_the_story_says_how_an_attempt_went_on(
     tmp_path: Path, facts: list[ev.Event], resumed: list[str]
 ) -> None:

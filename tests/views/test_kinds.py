@@ -138,57 +138,20 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
     ([one(ev.LossNotFinite, value="nan", step=120, rank=0, last=1.25)], "the loss became nan at step 120 on rank 0, last 1.25"),
     ([ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200")], "checkpoint 200 is kept as a copy: /r/.stoker-kept-200"),
     ([ev.PlanConfirmed(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2")], "as planned: micro-batch 8 × accumulation 2"),
-    (
-        [
-            ev.PlanDiffers(
-                t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2", measured="micro-batch 16"
-            )
-        ],
-        "planned micro-batch 8 × accumulation 2, measured micro-batch 16",
-    ),
+    ([ev.PlanDiffers(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2", measured="micro-batch 16")], "planned micro-batch 8 × accumulation 2, measured micro-batch 16"),
     ([ev.ResumeMissed(t=2.0, attempt=2, step=200, began=0)], "did not resume: began at step 0, not after checkpoint 200"),
     ([one(ev.LossFinite, loss=1.5, step=124)], "the loss is a number again at step 124: 1.5"),
     ([one(ev.HangCountdown, until=9.0, left_s=30.0, text="x", rule="r")], "ended as a hang in 30 s"),
     ([one(ev.HangWithdrawn, rule="r", why="the stacks change")], "not ended: the stacks change"),
     ([one(ev.HangFound, waited_s=1.0, act_s=1.0, text="rank 3 waiting for data at my/data.py:41")], "hang: rank 3 waiting for data at my/data.py:41"),
-    (
-        [
-            one(
-                ev.WaitingFor,
-                precondition=Precondition.PORT,
-                text="waiting, 60 s at most: port 7 is still held by pid 9",
-            )
-        ],
-        "waiting, 60 s at most: port 7 is still held by pid 9",
-    ),
+    ([one(ev.WaitingFor, precondition=Precondition.PORT, text="waiting, 60 s at most: port 7 is still held by pid 9")], "waiting, 60 s at most: port 7 is still held by pid 9"),
     ([one(ev.LaunchCleared, waited_s=1.0, text="waited 60 s: the disk")], "waited 60 s: the disk"),
     ([*started(), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)], "the next step came 4.0 s after the failure"),
     ([*stopped(ev.StopWhy.REQUEST), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)], "the next step came 4.0 s after the stop"),
-    (
-        [
-            ev.ResumeCompared(
-                t=1.0,
-                attempt=2,
-                result=Sameness.DIFFERS,
-                difference=Difference.DATA_ORDER,
-                text="30 steps trained twice",
-            )
-        ],
-        "attempt 2: differs: data order: 30 steps trained twice",
-    ),
+    ([ev.ResumeCompared(t=1.0, attempt=2, result=Sameness.DIFFERS, difference=Difference.DATA_ORDER, text="30 steps trained twice")], "attempt 2: differs: data order: 30 steps trained twice"),
     ([ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())], "probe 2: does micro-batch 8 fit?"),
     ([ev.ProbeEnded(t=1.0, probe=2, micro_batch=8, fitted=False, why="does not fit (cuda_oom)", took_s=1.0)], "probe 2: micro-batch 8 does not fit (cuda_oom)"),
-    (
-        [
-            ev.BatchFitted(
-                t=2.0,
-                probes=3,
-                batch=None,
-                text="not even the smallest micro-batch fits; starting as asked for",
-            )
-        ],
-        "not even the smallest micro-batch fits; starting as asked for",
-    ),
+    ([ev.BatchFitted(t=2.0, probes=3, batch=None, text="not even the smallest micro-batch fits; starting as asked for")], "not even the smallest micro-batch fits; starting as asked for"),
     ([*started(), one(ev.BatchAsked, question=COUNTS)], "asked: what does --bs 24 count?"),
     ([*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)], "trial 2: --mini 8 makes the micro-batch"),
     ([*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="never", day="2026-11-22")], "you answered on 2026-11-22: it resumes: not at all"),
