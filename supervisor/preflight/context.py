@@ -61,6 +61,6 @@ def refuse(check: str, what: str, fix: str = "") -> Finding:
 def existing_parent(folder: Path) -> Path:
     """Return the nearest folder that exists: this one or an ancestor."""
     parent = folder.absolute()
-    while not parent.exists() and parent != parent.parent:
+    while not parent.exists():
         parent = parent.parent
     return parent

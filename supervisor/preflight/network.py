@@ -76,7 +76,7 @@ def check_master(context: CheckContext) -> Iterator[Finding]:
         yield ok("rendezvous", f"the ranks meet at {host} ({found[0]})")
 
 
-def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
+def resolved(host: str) -> list[str] | None:
     """Return the addresses for a name, [] if the name is unknown, or None if no answer came in time.
 
     The resolver has no configurable timeout, so it runs in a thread that can be abandoned.
@@ -93,7 +93,7 @@ def resolved(host: str, timeout_s: float | None = None) -> list[str] | None:
 
     asking = threading.Thread(target=ask, name="stoker-resolver", daemon=True)
     asking.start()
-    asking.join(RESOLVE_S if timeout_s is None else timeout_s)
+    asking.join(RESOLVE_S)
     return answers[0] if answers else None
 
 
@@ -139,11 +139,8 @@ def is_free(port: int) -> bool:
         with closing(probe):
             # As the store does, treat a port in TIME_WAIT as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
                 probe.bind((address, port))
-                probe.listen(1)
             except OSError as error:
                 if family == socket.AF_INET6 and error.errno not in {errno.EADDRINUSE, errno.EACCES}:
                     continue  # IPv6 is compiled in but switched off

@@ -63,7 +63,6 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     value: str
     t: _Time
-    v: int = 1
 
 
 def remember_answer(line: AnswerLine, env: Mapping[str, str]) -> None:
@@ -206,7 +205,6 @@ class MemoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trial: MemoryTrial
     t: float
     run: str
-    v: int = 1
 
 
 def flags_hash(words: Iterable[str]) -> str:

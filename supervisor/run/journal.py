@@ -177,7 +177,7 @@ class JournalWriter:
         behind = _read_at(self._path, self._begun, len(self._failed) + 1)
         if behind and self._failed.startswith(behind):
             os.ftruncate(self._fd, self._begun)  # the writer's own line, whole or in part, to be rewritten
-        self._failed, self._reopens, self._reserved = b"", False, 0
+        self._failed, self._reserved = b"", 0
         self._torn = self._is_torn()
 
     def _reopen(self) -> None:

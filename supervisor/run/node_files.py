@@ -82,7 +82,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: Outcome | None = None
     exit_code: int | None = None
     reason: str = ""
-    schema: int = 1
 
 
 class NodePhase(StrEnum):
@@ -110,7 +109,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     stop: StopWhy | None = None
     by: str = ""
-    schema: int = 1
 
 
 class Superseded(Exception):  # noqa: N818 - a state of affairs, not an error

@@ -7,11 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.job.batch import (
+    BatchChange,
     BatchSpec,
     BatchUnit,
     MemoryPoint,
     candidates,
     describe,
+    describe_change,
+    factors,
     resolve,
     with_micro_batch,
     with_world_size,
@@ -106,7 +109,23 @@ def test_a_batch_is_a_product() -> None:
     assert "the 1 sample a rank takes a step (global batch 1, 1 rank);" in refused.value.message
 
 
-GIB = 2**30
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (BatchSpec(16, 2, 2), BatchSpec(8, 4, 2), "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged"),
+        (BatchSpec(16, 2, 2), BatchSpec(8, 2, 2), "micro-batch 16 → 8, accumulation 2 unchanged, global batch 64 → 32"),
+        (BatchSpec(4, 1, 2), BatchSpec(4, 2, 1), "micro-batch 4 unchanged, accumulation 1 → 2, ranks 2 → 1, global batch 8 unchanged"),
+        (BatchSpec(4, 1, 1, BatchUnit.TOKENS, 8), BatchSpec(2, 2, 1, BatchUnit.TOKENS, 8), "micro-batch 4 → 2, accumulation 1 → 2, global batch 32 tokens unchanged"),
+        (BatchSpec(4, 1, 1, ranks_known=False), BatchSpec(2, 2, 1, ranks_known=False), "micro-batch 4 → 2, accumulation 1 → 2, global batch unchanged"),
+        (BatchSpec(4, 1, 1, ranks_known=False), BatchSpec(2, 1, 1, ranks_known=False), "micro-batch 4 → 2, accumulation 1 unchanged, 4 → 2 samples per rank and step"),
+    ],
+)  # fmt: skip
+def test_a_change_of_the_batch_is_one_line(before: BatchSpec, after: BatchSpec, text: str) -> None:
+    assert describe_change(BatchChange(before, after)) == text
+    assert (
+        factors(after)
+        == f"micro-batch {after.micro_batch_per_rank} × accumulation {after.accumulation_steps}"
+    )
 
 
 def failed(micro: int, peak: int | None = None, capacity: int | None = None) -> MemoryTrial:

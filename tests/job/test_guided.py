@@ -155,8 +155,7 @@ def test_scripts_that_train_come_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scripts", "proposed"),
-    [(("train.py", "a.py"), "train.py"), (("a.py",), "a.py"), (("a.py", "b.py"), "")],
+    ("scripts", "proposed"), [(("train.py", "a.py"), "train.py"), (("a.py",), "a.py"), (("a.py", "b.py"), "")]
 )
 def test_none_of_several_files_is_proposed_that_are_not_named_like_it(
     scripts: tuple[str, ...], proposed: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from supervisor.job.batch import BatchSpec
+from supervisor.job.batch import BatchSpec, BatchUnit
 from supervisor.job.knobs.measured_knobs import (
     MeasuredSettings,
     RankProcess,
@@ -15,10 +16,11 @@ from supervisor.job.knobs.measured_knobs import (
     with_measured,
 )
 from supervisor.job.knobs.named_settings import find_knobs
-from supervisor.job.knobs.set_batch import batch_values
+from supervisor.job.knobs.set_batch import batch_of, batch_values
+from supervisor.job.launch.oom_plan import four_lines
 from supervisor.job.launch.plan import applied_in
 from supervisor.job.memory_fit import choose_smaller
-from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
+from supervisor.job.spec import AccumulationCounts, EntryKind, FoundNumber, JobSpec, Knobs, KnobScope
 from tests.instrument.truths import truths
 from tests.job.test_measured import derived, loader, made, phase, recorded, setting, shape
 
@@ -156,3 +158,52 @@ def test_a_plan_for_the_ranks_names_all_words_of_an_option() -> None:
         "environ": {"SIZE": "8"},
         "files": [{"path": "/job/conf.yaml", "key": "a.b", "value": 2}],
     }
+
+
+SEEN = BatchSpec(8, 2, 2)
+EIGHT_TWICE = (FoundNumber("micro", 8, "measured"), FoundNumber("accumulation", 2, "measured"))
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "knobs", "batch"),
+    [
+        (Knobs(), MeasuredSettings(), Knobs(), None),
+        (Knobs(), MeasuredSettings(batch=SEEN, setting="--bs", scope=KnobScope.PER_RANK, accumulation="--ga"), Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--ga", found=EIGHT_TWICE), SEEN),
+        (Knobs(), MeasuredSettings(batch=SEEN, setting="--bs", scope=KnobScope.PER_RANK, accumulation="--ga", accumulation_counts_ranks=True), Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--ga", counts=AccumulationCounts.ALL_RANKS, found=(FoundNumber("micro", 8, "measured"), FoundNumber("accumulation", 4, "measured"))), SEEN),
+        (Knobs(), MeasuredSettings(batch=SEEN, setting="--bs", scope=KnobScope.GLOBAL, accumulation="--ga"), Knobs(batch="--bs", batch_scope=KnobScope.GLOBAL, accumulation="--ga", paired=True, found=(FoundNumber("micro", 16, "measured"), FoundNumber("accumulation", 2, "measured"))), SEEN),
+        (Knobs(), MeasuredSettings(batch=SEEN, setting="--mbs", scope=KnobScope.PER_RANK, accumulation="derived", total=("--total", 32)), Knobs(batch="--mbs", batch_scope=KnobScope.PER_RANK, global_batch="--total", same=(("--total", "32"),), found=(FoundNumber("micro", 8, "measured"), FoundNumber("total", 32, "measured"))), SEEN),
+        (Knobs(), MeasuredSettings(batch=SEEN, setting="--bs", scope=KnobScope.PER_RANK, accumulation="none", total=("--bs", 16)), Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, same=(("--bs", "16"),), found=(FoundNumber("micro", 16, "measured"),)), SEEN),
+        (Knobs(), MeasuredSettings(batch=SEEN, setting="--bs", scope=KnobScope.GLOBAL, counts_accumulation=True, accumulation="none"), Knobs(batch="--bs", batch_scope=KnobScope.GLOBAL, found=(FoundNumber("micro", 32, "measured"),)), SEEN),
+        (Knobs(), MeasuredSettings(batch=SEEN, setting="--bs", scope=KnobScope.PER_RANK, counts_accumulation=True, accumulation="--cuts"), Knobs(batch="--bs", batch_scope=KnobScope.GLOBAL, accumulation="--cuts", found=(FoundNumber("micro", 16, "measured"), FoundNumber("accumulation", 2, "measured"))), BatchSpec(8, 2, 1, ranks_known=False)),
+        (Knobs(batch="--b", batch_scope=KnobScope.PER_NODE, declared=True), MeasuredSettings(batch=SEEN, setting="--b", scope=KnobScope.PER_RANK, accumulation="--ga"), Knobs(batch="--b", batch_scope=KnobScope.PER_NODE, accumulation="--ga", declared=True, found=(FoundNumber("micro", 16, "measured"), FoundNumber("accumulation", 2, "measured"))), SEEN),
+        (Knobs(batch="--b", batch_scope=KnobScope.PER_RANK), MeasuredSettings(batch=SEEN, setting="--other", scope=KnobScope.PER_RANK, accumulation="--ga"), Knobs(batch="--other", batch_scope=KnobScope.PER_RANK, accumulation="--ga", found=EIGHT_TWICE), SEEN),
+        (Knobs(refusal="why", help="how"), MeasuredSettings(batch=SEEN, setting="--bs", accumulation="--ga"), Knobs(batch="--bs", accumulation="--ga", refusal="why", help="how", found=EIGHT_TWICE), SEEN),
+        (Knobs(unsafe="not safe"), MeasuredSettings(batch=SEEN, setting="--bs", scope=KnobScope.PER_RANK, accumulation="--ga"), Knobs(batch="--bs", batch_scope=KnobScope.PER_RANK, accumulation="--ga", refusal="not safe", found=EIGHT_TWICE, unsafe="not safe"), SEEN),
+        (Knobs(), MeasuredSettings(refusal="seen why", help="seen how"), Knobs(refusal="seen why", help="seen how"), None),
+    ],
+)  # fmt: skip
+def test_what_was_measured_is_set_by_these_knobs(
+    given: Knobs, seen: MeasuredSettings, knobs: Knobs, batch: BatchSpec | None
+) -> None:
+    made = with_measured(replace(JOB, knobs=given), seen)
+    assert (made.knobs, made.batch, made.knobs.found) == (knobs, batch, knobs.found)
+
+
+def test_a_measured_total_counts_once_its_unit_is_known() -> None:
+    seen = MeasuredSettings(
+        batch=SEEN, setting="--mbs", scope=KnobScope.PER_RANK, accumulation="derived", total=("--total", 32)
+    )
+    knobs = with_measured(JOB, seen).knobs
+    counted = partial(batch_of, (), knobs, world_size=2, local_world_size=2)
+    assert counted(unit=BatchUnit.SAMPLES) == SEEN
+    assert counted() == BatchSpec(8, 1, 1, ranks_known=False)
+
+
+def test_a_batch_of_a_node_is_shown_with_what_it_holds() -> None:
+    """Its ranks have 8 samples each."""
+    given = Knobs("--b", KnobScope.PER_NODE, declared=True)
+    seen = MeasuredSettings(batch=SEEN, setting="--b", scope=KnobScope.PER_RANK, accumulation="--ga")
+    batch, change, then, _ = four_lines(with_measured(replace(JOB, knobs=given), seen))
+    assert batch == "micro-batch 16 (--b, measured) · accumulation 2 (--ga, measured) · × 2 ranks"
+    assert change == "--b 16 → 8, --ga 2 → 4 (same global batch)"
+    assert then == "--b 8 → 4, --ga 4 → 8; --b 4 → 2, --ga 8 → 16"

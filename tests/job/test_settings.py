@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import runpy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.job.arguments.run_arguments import parse_run_argv
+from supervisor.job.config.explain import explain, setting_of, variables
 from supervisor.job.config.files import toml_values
 from supervisor.job.config.resolve import JobInputs, resolve_job, resolve_retry
 from supervisor.job.config.setting_values import (
@@ -22,8 +24,19 @@ from supervisor.job.config.setting_values import (
 )
 from supervisor.job.config.trainer_table import TRAINER_KEYS
 from supervisor.job.errors import JobError
-from supervisor.job.setting_keys import SETTINGS, KeyType, Setting
-from supervisor.job.spec import ClassOverride, OwnSignature
+from supervisor.job.launch.env import WIRE_REASON
+from supervisor.job.setting_keys import SETTINGS, KeyType, Setting, unit_of
+from supervisor.job.spec import (
+    ClassOverride,
+    EntryKind,
+    FitSettings,
+    JobSpec,
+    Knobs,
+    OwnSignature,
+    TrialSettings,
+)
+from supervisor.text.redact import HIDDEN
+from tests.job.lines import job
 from tests.spelling import words_of_kinds
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +78,17 @@ def test_no_setting_is_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_value_becomes_what_the_setting_holds(kind: KeyType, given: object, held: object) -> None:
     done = Setting(kind, "").held("--x", given)
     assert (type(done), done) == (type(held), held)
+
+
+def test_a_run_file_that_lacks_a_setting_means_its_default() -> None:
+    spec = job("--batch-knob --bs train.py")
+    made = JobSpec("train", EntryKind.SCRIPT, "train.py")
+    given = {"cwd", "knobs", "outputs", "world_size", "origins"}
+    differs = {field.name for field in fields(spec) if getattr(spec, field.name) != getattr(made, field.name)}
+    assert differs == given
+    assert spec.knobs == Knobs(batch="--bs", declared=True, refusal=spec.knobs.refusal)
+    assert job("--fit-batch train.py").fit == FitSettings()
+    assert job("--trial train.py").trial == TrialSettings()
 
 
 CLASSES = frozenset({"hang", "cuda_oom", "healthy", "unknown", "code_error"})
@@ -147,6 +171,7 @@ def test_all_that_is_wrong_in_a_file_is_said_at_once() -> None:
     with pytest.raises(JobError) as refused:
         checked("[policy]\nmax_retries = 'x'\nqqqqqqqqqq = 1\n[env]\nA = [1]\n")
     assert len(refused.value.message.splitlines()) == 3
+    assert str(refused.value) == refused.value.message
 
 
 def signature(**keys: object) -> tuple[OwnSignature, ClassOverride | None]:
@@ -287,3 +312,75 @@ WORDS = {
 
 def test_the_words_that_a_run_file_holds_keep_their_spelling() -> None:
     assert words_of_kinds("supervisor.job") == WORDS
+
+
+HALTS = ("--grace", "STOKER_GRACE")
+RANKS = (
+    "--nproc-per-node",
+    "STOKER_NPROC_PER_NODE",
+    "PET_NPROC_PER_NODE",
+    "NPROC_PER_NODE",
+    "nproc_per_node",
+    "num_gpus",
+)
+SHELL = "env (the shell's, passed on)"
+BY_FLAG, BY_SHELL = ("12.0", "flag --grace"), ("20", "env STOKER_GRACE")
+OWN_VARIABLE = "a variable of the job"
+
+
+@pytest.mark.parametrize(
+    ("names", "key", "sources", "default", "other_names"),
+    [
+        (("grace_s", "grace", "policy.grace_s", *HALTS), "policy.grace_s", [BY_FLAG, BY_SHELL, ("7.0", "job file job.toml:2"), ("30.0", "default")], "30", HALTS),
+        (RANKS, "run.nproc_per_node", [("2", "env STOKER_NPROC_PER_NODE"), ("1", "default")], "1", RANKS),
+        (("--master-port",), "run.master_port", [(None, "not set")], "", ("--master-port", "STOKER_MASTER_PORT", "PET_MASTER_PORT")),
+        (("policy.hang.max",), "policy.hang.max", [(None, "not set")], "", ()),
+        (("depth", "--depth", "STOKER_DEPTH"), "depth", [(None, "not set")], "4", ("STOKER_DEPTH",)),
+        (("batch_size",), "device_batch_size", [(None, "not set")], "16", ("batch_size", "STOKER_DEVICE_BATCH_SIZE")),
+        (("NCCL_DEBUG", "env.NCCL_DEBUG"), "NCCL_DEBUG", [("INFO", "yours (flag --env)"), ("WARN", SHELL)], "--debug-distributed sets it to INFO", None),
+        (("CUBLAS_WORKSPACE_CONFIG",), "CUBLAS_WORKSPACE_CONFIG", [(":4096:8", "--deterministic: what a script cannot set for itself")], "--deterministic sets it to :4096:8", None),
+        (("OMP_NUM_THREADS",), "OMP_NUM_THREADS", [("1", "as torchrun would: several ranks share the cores")], "set to 1 for several ranks, as torchrun would", None),
+        (("STOKER_RUN_DIR",), "STOKER_RUN_DIR", [("(of each attempt its own)", WIRE_REASON)], OWN_VARIABLE, None),
+        (("HF_TOKEN",), "HF_TOKEN", [(HIDDEN, SHELL)], OWN_VARIABLE, None),
+        (("FOO_BAR",), "FOO_BAR", [(None, "not set")], OWN_VARIABLE, None),
+    ],
+)  # fmt: skip
+def test_a_setting_is_explained_by_any_of_its_names(
+    names: tuple[str, ...], key: str, sources: list[tuple[str | None, str]], default: str, other_names: tuple[str, ...] | None
+) -> None:  # fmt: skip
+    env = {"STOKER_GRACE": "20", "STOKER_NPROC_PER_NODE": "2", "NCCL_DEBUG": "WARN", "HF_TOKEN": "hf_x"}
+    line = "--grace 12 --env NCCL_DEBUG=INFO --deterministic --config job.toml train.py"
+    spec = job(line, "[policy]\ngrace_s = 7\n", env=env)
+    for name in names:
+        found = explain(name, spec, env, {"hang"})
+        setting = setting_of(key, {"hang"})
+        facts = {"meaning": default, "takes": "", "unit": "", "default": ""}
+        if setting is not None:
+            facts = {
+                "meaning": setting.meaning,
+                "takes": setting.takes,
+                "unit": unit_of(key),
+                "default": default,
+            }
+        (value, origin), *beaten = sources
+        overrode = [{"value": text, "origin": where} for text, where in beaten]
+        assert found == {"key": key, "value": value, "origin": origin, "overrode": overrode, **facts, "other_names": other_names or ()}, name  # fmt: skip
+    shown = {row["key"]: row for row in variables(spec, env)}
+    assert list(shown) == ["PYTHONUNBUFFERED", "OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED", "NCCL_DEBUG", "PYTHONPATH"]  # fmt: skip
+    assert shown["NCCL_DEBUG"]["value"] == "INFO"
+
+
+def test_of_the_trainer_the_default_is_a_source_too() -> None:
+    spec = job("--config job.toml", "depth = 4\n")
+    row = explain("depth", spec, {})
+    assert (row["value"], row["origin"]) == ("4", "job file job.toml:1")
+    assert row["overrode"] == [{"value": "4", "origin": "default"}]
+    assert explain("head_dim", spec, {})["origin"] == "default"
+    for name, hint in (
+        ("NCCL_DEBUGG", "did you mean 'NCCL_DEBUG'?"),
+        ("gracee", "did you mean '--grace'?"),
+        ("foo bar", "`stoker config explain` lists all that are set"),
+    ):
+        with pytest.raises(JobError) as refused:
+            explain(name, spec, {})
+        assert refused.value.message == f"no setting {name!r}: {hint}"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight.collective import check_collective, check_nodes_meet
-from supervisor.preflight.context import CheckContext
+from supervisor.preflight.context import CheckContext, refuse, warn
 from supervisor.preflight.interpreter import Interpreter
 from supervisor.run.records import Finding, FindingLevel
 
 # What torch's part prints, by rank; the mark that it has come to the meeting is a file beside the store.
 BEGIN = '-c) rank=$3 ranks=$4 store=$5 wait_s=$6; [ "$LOCAL_RANK" = "$rank" ] || exit 99;;'
+SAME_WAY = "`stoker run` would fail in the same way: look at the interface and the driver"
 MEETS = 'echo > "$store-$rank"; '
 
 
@@ -46,17 +49,14 @@ def test_ranks_that_met_are_said_with_what_they_met_over(tmp_path: Path, ranks: 
     [
         ("[ $rank = 1 ] && { echo; echo no driver; exit 3; }", "rank 1 of 2 ended with exit code 3 as the ranks met: no driver"),
         ("[ $rank = 0 ] && exit 4; echo gloo", "rank 0 of 2 ended with exit code 4 as the ranks met: it said nothing"),
-        ("printf 'bad\\033[31m thing\\n' >&2; exit $((rank + 5))", "rank 0 of 2 ended with exit code 5 as the ranks met: bad"),
+        ("printf 'bad\\033[31m thing\\n' >&2; exit $((rank + 5))", "rank 0 of 2 ended with exit code 5 as the ranks met: bad thing"),
         ("[ $rank = 1 ] && kill -9 $$; echo gloo", "rank 1 of 2 ended with exit code -9 as the ranks met: it said nothing"),
     ],
 )  # fmt: skip
 def test_a_rank_that_ends_by_itself_explains_it(tmp_path: Path, does: str, what: str) -> None:
     begun = time.monotonic()
     finding = found(tmp_path, f"{MEETS} {does}\n[ $rank = 1 ] || sleep 60")
-    assert finding.level is FindingLevel.REFUSE
-    assert finding.what.startswith(what)
-    assert "\x1b" not in finding.what
-    assert "the interface and the driver" in finding.fix
+    assert finding == refuse("collective", what, SAME_WAY)
     assert time.monotonic() - begun < 15, "the ranks that would wait for it are ended"
 
 
@@ -66,13 +66,19 @@ def test_a_rank_that_gave_up_is_not_to_blame_where_another_never_came(tmp_path: 
         f'[ $rank = 1 ] && sleep 60; {MEETS} touch -d "@$(($(date +%s) - wait_s))" "$store-$rank"; exit 1'
     )
     finding = found(tmp_path, gave_up, meet_s=7)
-    assert finding.level is FindingLevel.REFUSE
+    assert (finding.level, finding.fix) == (FindingLevel.REFUSE, SAME_WAY)
     assert re.fullmatch(r"1 of 2 ranks did not come within \d+ s: 1", finding.what)
     both = '[ -e "$store-0" ] && [ -e "$store-1" ]'
     all_came = f'{MEETS} until {both}; do sleep 0.01; done; touch -d "@$(($(date +%s) - wait_s))" "$store-$rank"; echo timed out; exit 1'
     assert found(tmp_path, all_came, meet_s=7).what.endswith(
         "ended with exit code 1 as the ranks met: timed out"
     )
+
+
+def test_a_wrong_sum_names_the_rank(tmp_path: Path) -> None:
+    finding = found(tmp_path, f"{MEETS} [ $rank = 0 ] && echo gloo && exit 0; echo wrong")
+    what = "the sum over 2 ranks is wrong on rank 1"
+    assert finding == refuse("collective", what, "a GPU or its link is broken")
 
 
 def test_ranks_that_hang_are_named_to_the_eighth_and_ended_at_the_limit(tmp_path: Path) -> None:
@@ -114,6 +120,10 @@ def of_pairs(folder: Path, rates: dict[tuple[int, int], float], *, nodes: int = 
 
 
 GOOD = 1e9
+FIXES = {
+    "the best pair": "every step waits for the slowest: look at its cable, port, switch and driver, or leave it out",
+    "gigabit link": "name the fast interface in GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME, or see the link",
+}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +137,11 @@ GOOD = 1e9
         (2, {(0, 2): GOOD}, FindingLevel.OK, "nodes 0–1 (gpu0, gpu1): 1.0 GB/s"),
         (2, {(0, 2): 1.2e7}, FindingLevel.WARNING, "nodes 0–1 (gpu0, gpu1): 12 MB/s: less than half of a gigabit link"),
         (3, {(0, 2): GOOD, (0, 4): GOOD, (2, 4): 2e6}, FindingLevel.WARNING, "nodes 1–2 (gpu1, gpu2): 2 MB/s; the best pair 1.0 GB/s"),
+        (2, {(0, 2): 5e7}, FindingLevel.OK, "nodes 0–1 (gpu0, gpu1): 50 MB/s"),
+        (1, {(0, 1): GOOD, (0, 2): GOOD, (1, 2): 3e8}, FindingLevel.OK, "ranks 1–2: 300 MB/s, 0–1: 1.0 GB/s, 0–2: 1.0 GB/s"),
+        (1, {(0, n): GOOD if n > 5 else n * 1e6 for n in range(1, 12)}, FindingLevel.WARNING, "ranks 0–1: 1 MB/s, 0–2: 2 MB/s, 0–3: 3 MB/s, 0–4: 4 MB/s, +1; the best pair 1.0 GB/s"),
+        (4, {(2 * a, 2 * b): (a + b) * GOOD for a, b in combinations(range(4), 2)}, FindingLevel.WARNING, "nodes 0–1 (gpu0, gpu1): 1.0 GB/s; the best pair 5.0 GB/s"),
+        (4, {(2 * a, 2 * b): (a + b + 2) * GOOD for a, b in combinations(range(4), 2)}, FindingLevel.OK, "6 pairs of nodes: 3.0 GB/s to 7.0 GB/s"),
         (3, {(0, 2): GOOD, (0, 4): 3e6, (2, 4): 2e6}, FindingLevel.WARNING, "nodes 1–2 (gpu1, gpu2): 2 MB/s, 0–2 (gpu0, gpu2): 3 MB/s; the best pair 1.0 GB/s"),
     ],
 )  # fmt: skip
@@ -135,17 +150,23 @@ def test_slow_pairs_are_named(
 ) -> None:
     finding = of_pairs(tmp_path, rates, nodes=nodes)
     assert (finding.level, finding.what) == (level, what)
+    assert finding.fix == next((fix for words, fix in FIXES.items() if words in what), "")
+
+
+ALL_AT_ONCE = "run this check on all nodes at once, each with its --node-rank"
 
 
 @pytest.mark.parametrize(
-    ("does", "what"),
+    ("does", "what", "fix"),
     [
-        ('touch -d "@$(($(date +%s) - 8))" "$5-$3"; echo timed out', "the ranks of 2 nodes did not meet at gpu0:29501 within 0 s"),
-        ('touch "$5-$3"; sleep 60', "the ranks of 2 nodes did not meet at gpu0:29501 within 2 s"),
-        ('touch "$5-$3"; echo "port: 29501, name: EADDRINUSE"', "gpu0:29501 is taken: the ranks cannot meet there"),
+        ('touch -d "@$(($(date +%s) - 8))" "$5-$3"; echo timed out', "the ranks of 2 nodes did not meet at gpu0:29501 within 0 s", ALL_AT_ONCE),
+        ('touch "$5-$3"; sleep 60', "the ranks of 2 nodes did not meet at gpu0:29501 within 2 s", ALL_AT_ONCE),
+        ('touch "$5-$3"; echo "port: 29501, name: EADDRINUSE"', "gpu0:29501 is taken: the ranks cannot meet there", "unless that is this very job, name another port"),
     ],
 )  # fmt: skip
-def test_other_nodes_that_do_not_come_are_no_reason_to_refuse(tmp_path: Path, does: str, what: str) -> None:
+def test_other_nodes_that_do_not_come_are_no_reason_to_refuse(
+    tmp_path: Path, does: str, what: str, fix: str
+) -> None:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{does}; exit 1\n")
     python.chmod(0o755)
@@ -156,5 +177,20 @@ def test_other_nodes_that_do_not_come_are_no_reason_to_refuse(tmp_path: Path, do
         spec, tmp_path / "runs", {"PATH": "/usr/bin:/bin"}, Interpreter(str(python), "3.11.2", "2.9.0", "")
     )
     (finding,) = check_nodes_meet(context, meet_s=7, limit_s=2.0)
-    assert finding.level is FindingLevel.WARNING
-    assert finding.what == what
+    assert finding == warn("collective", what, fix)
+
+
+def test_nodes_meet_only_where_there_are_several_and_the_place_is_known(tmp_path: Path) -> None:
+    job = JobSpec("t", EntryKind.SCRIPT, "train.py", nnodes="2", node_rank=1, master_addr="gpu0")
+    python = Interpreter(str(tmp_path / "never run"), "3.11.2", "2.9.0", "")
+    context = CheckContext(job, tmp_path / "runs", {}, python)
+    for none in (
+        replace(context, spec=replace(job, nnodes="1")),
+        replace(context, spec=replace(job, master_addr=None)),
+        replace(context, spec=replace(job, torchrun_flags=("--rdzv-endpoint=gpu0:x",))),
+        replace(context, spec=replace(job, node_rank=2)),
+        replace(context, spec=replace(job, entry_kind=EntryKind.COMMAND)),
+        replace(context, interpreter=None),
+        replace(context, interpreter=replace(python, torch_version=None)),
+    ):
+        assert list(check_nodes_meet(none)) == []

@@ -13,10 +13,10 @@ import pytest
 
 from supervisor.job.spec import EntryKind, JobSpec
 from supervisor.preflight import network
-from supervisor.preflight.context import Check, CheckContext
+from supervisor.preflight.context import Check, CheckContext, ok, refuse, warn
 from supervisor.run.records import Finding, FindingLevel
 
-OK, WARNING, REFUSE = FindingLevel.OK, FindingLevel.WARNING, FindingLevel.REFUSE
+OK, WARNING = FindingLevel.OK, FindingLevel.WARNING
 Machine = Callable[..., None]
 LO = {"lo": ["127.0.0.1", "::1"]}
 
@@ -48,6 +48,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return make
 
 
+FIXES = {
+    "take for themselves": "name the address that the other machines know it by; /etc/hosts often has 127.0.1.1 for a machine's own name",
+    "speaks none": "name its IPv4 address",
+    "known by the name": "look for a typo, or name its address",
+}
+
+
 @pytest.mark.parametrize(
     ("addresses", "nodes", "level", "what"),
     [
@@ -70,16 +77,17 @@ def test_where_the_ranks_meet(
 ) -> None:
     machine(LO, names={"head": addresses} if addresses else {})
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    fix = next((fix for words, fix in FIXES.items() if words in what), "")
     for told in (
         {"master_addr": "head"},
         {"torchrun_flags": ("--standalone", "--rdzv-endpoint= head:29400 ")},
     ):
         (finding,) = found(network.check_master, nnodes=nodes, **told)
-        assert (finding.check, finding.level, finding.what) == ("rendezvous", level, what)
-        assert bool(finding.fix) == (level is WARNING)
+        assert finding == Finding(level, "rendezvous", what, fix)
     assert not found(network.check_master, kind=EntryKind.COMMAND, master_addr="head"), (
         "a plain command meets nobody"
     )
+    assert not found(network.check_master, nnodes=nodes), "one machine, or no host was named"
     if any(ip_address(each).version == 6 for each in addresses):
         monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)
         (finding,) = found(network.check_master, master_addr="head", nnodes=nodes)
@@ -108,17 +116,35 @@ def test_the_port_of_an_endpoint_here_is_looked_at(
     monkeypatch.setattr(network, "port_holder", lambda _port: "python")
     flags = (f"--rdzv-endpoint={endpoint}",)
     findings = found(network.check_port, torchrun_flags=flags)
-    assert [(each.check, each.level, each.what) for each in findings] == (
-        [("port", WARNING, told)] if told else []
-    )
+    fix = "unless that is this very job on another node: name another port"
+    assert findings == ([warn("port", told, fix)] if told else [])
     assert not found(network.check_port, kind=EntryKind.COMMAND, torchrun_flags=flags)
+
+
+def test_the_port_that_is_named_for_this_node_is_looked_at(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine({**LO, "eth0": ["fe80::7%eth0"]})
+    monkeypatch.setattr(network, "is_free", lambda port: port != 4000)
+    monkeypatch.setattr(network, "port_holder", lambda _port: None)
+    assert found(network.check_port, master_port=4001) == [ok("port", "port 4001 is free")]
+    fix = "name another with --master-port, or leave it out: stoker finds one"
+    assert found(network.check_port, master_port=4000) == [refuse("port", "port 4000 is taken", fix)]
+    assert not found(network.check_port, master_port=4000, nnodes="2", node_rank=1), "node 0 listens there"
+    assert not found(network.check_port, master_port=4000, kind=EntryKind.COMMAND)
+    (finding,) = found(network.check_port, torchrun_flags=("--rdzv-endpoint=[fe80::7]:4000",))
+    assert finding.what == "port 4000 of the rendezvous endpoint is taken"
+
+
+def test_an_address_without_its_brackets_is_shown_with_them(machine: Machine) -> None:
+    machine(LO)
+    (finding,) = found(network.check_master, master_addr="::1:4000")
+    fix = "an IPv6 address stands in brackets: [::1]:29400"
+    assert finding == warn("rendezvous", "no machine is known by the name ::1:4000", fix)
 
 
 @pytest.mark.parametrize("endpoint", ["here:", "here:65536", "here:x", "[::1]:x"])
 def test_what_is_no_port(endpoint: str) -> None:
     (finding,) = found(network.check_port, torchrun_flags=(f"--rdzv-endpoint={endpoint}",))
-    assert (finding.level, finding.what) == (
-        REFUSE,
-        f"--rdzv-endpoint={endpoint}: a port is a whole number below 65536",
-    )
-    assert "brackets" in finding.fix
+    what = f"--rdzv-endpoint={endpoint}: a port is a whole number below 65536"
+    assert finding == refuse("port", what, "HOST:PORT, and an IPv6 address in brackets: [::1]:29400")

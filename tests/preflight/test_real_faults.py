@@ -21,7 +21,7 @@ from msgspec.structs import replace as replace_fields
 from supervisor.job.spec import EntryKind, JobSpec, Knobs
 from supervisor.preflight import host, network, target
 from supervisor.preflight.collective import check_collective
-from supervisor.preflight.context import Check, CheckContext
+from supervisor.preflight.context import Check, CheckContext, ok, refuse, warn
 from supervisor.preflight.interpreter import Interpreter, find_interpreter
 from supervisor.run import events as ev
 from supervisor.run.jsonl import append_line
@@ -80,13 +80,19 @@ def test_a_full_disk_and_one_without_inodes(tmp_path: Path) -> None:
     with small_disk(tmp_path / "full") as full:
         fill(full)
         (finding,) = found_by(host.check_disk, SCRIPT, full)
-        assert finding.level is REFUSE
-        assert finding.what == f"0 MiB left at {full}"
+        fix = "free some space, or choose another --runs-dir"
+        assert finding == refuse("disk", f"0 MiB left at {full}", fix)
+    with small_disk(tmp_path / "low", "1023m") as low:
+        assert found_by(host.check_disk, SCRIPT, low) == [
+            warn("disk", f"only 1023 MiB left at {low}", "free some space")
+        ]
+    with small_disk(tmp_path / "enough", "1024m") as enough:
+        assert found_by(host.check_disk, SCRIPT, enough) == [ok("disk", f"1.0 GiB free at {enough}")]
     with small_disk(tmp_path / "many", "100m,nr_inodes=50") as many:
         (finding,) = found_by(host.check_disk, SCRIPT, many)
-        assert finding.level is REFUSE
-        assert "more files fit" in finding.what
-        assert "inodes" in finding.what
+        assert (finding.check, finding.level) == ("disk", REFUSE)
+        assert re.fullmatch(rf"4\d more files fit at {many} \(its inodes are used up\)", finding.what)
+        assert finding.fix == "remove files there, or choose another --runs-dir"
 
 
 def test_few_open_files() -> None:
@@ -139,7 +145,7 @@ def test_ptrace_denied(tmp_path: Path) -> None:
     """Yama's setting is a file here: it cannot be set for one process. The capability is really dropped."""
     scope = tmp_path / "scope"
     scope.write_text("1\n")
-    body = f"from supervisor.preflight import host; host.PTRACE_SCOPE = {str(scope)!r}; host.find_py_spy = lambda _: 'py-spy'\n"
+    body = f"from supervisor.preflight import host; host.PTRACE_SCOPE = {str(scope)!r}\n"
     program = body + ONE
     if os.geteuid() or shutil.which("setpriv") is None:
         pytest.skip("only root can drop a capability")
@@ -152,10 +158,11 @@ def test_ptrace_denied(tmp_path: Path) -> None:
             [*drop, sys.executable, "-c", program, "host", "check_stacks", "2", ""],
             env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
         )  # fmt: skip
-        ((level, what, _),) = json.loads(done.stdout)
-        said[name] = (level, what)
-    assert said["denied"] == ("info", "py-spy may not look into ranks (kernel.yama.ptrace_scope is 1)")
-    assert said["allowed"] == ("ok", "py-spy may look into ranks")
+        (said[name],) = json.loads(done.stdout)
+    level, what, fix = said["denied"]
+    assert (level, what) == ("info", "py-spy may not look into ranks (kernel.yama.ptrace_scope is 1)")
+    assert fix.startswith("sudo sysctl kernel.yama.ptrace_scope=0; in a container --cap-add SYS_PTRACE; or ")
+    assert said["allowed"] == ["ok", "py-spy may look into ranks", ""]
 
 
 # -- the job --------------------------------------------------------------------------------------------------------
@@ -192,13 +199,13 @@ def test_data_is_read_through_only_when_asked_for(tmp_path: Path) -> None:
         return found_by(target.check_data_through, replace(spec, entry_args=words), tmp_path)
 
     (finding,) = read("--train_data_path=good.bin", "--vocab_size=64", "--max_seq_len=8")
-    assert finding.level is OK
+    assert (finding.level, finding.check) == (OK, "data")
     assert finding.what.startswith("good.bin: 64 tokens")
     found = read(
         "--train_data_path=good.bin", "--valid_data_path=bad.bin", "--vocab_size=64", "--max_seq_len=8"
     )
     bad = next(finding for finding in found if "bad.bin" in finding.what)
-    assert bad.level is REFUSE
+    assert (bad.level, bad.fix) == (REFUSE, "`stoker check --data PATH` reads it alone")
     assert bad.what.startswith("bad.bin: token 64 (number 37) is outside the vocabulary of 64")
     assert not read("--depth=4"), "no data was named"
     assert not read("--train_data_path=bad.bin", spec=SCRIPT), "another program's flag of that name"
@@ -243,12 +250,23 @@ def test_checkpoints_of_an_earlier_run_against_the_space_that_is_left(
         assert look() == [finding], "another job, and one whose checkpoint is gone"
 
 
+SLURM_FIXES = {
+    "uses one of them": "srun --ntasks-per-node=1 stoker run …: started on each node, it finds its place",
+    "each would start": "--ntasks-per-node=1: torchrun starts the ranks",
+    "minutes": "ask for more (--time), or save often",
+}
+
+
 @pytest.mark.parametrize(
     ("env", "change", "what"),
     [
         ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2"}, {}, "the SLURM job has 2 nodes, and this start uses one of them"),
         ({"SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"}, {"nproc_per_node": 8}, "srun starts 8 tasks on 1 nodes, and each would start 8 ranks"),
         ({"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_END_TIME": "in 150 s"}, {}, "2 minutes of the SLURM job are left"),
+        ({"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_END_TIME": "1000"}, {}, "0 minutes of the SLURM job are left"),
+        ({"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_END_TIME": "9999999999"}, {}, ""),
+        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2"}, {"entry_kind": EntryKind.COMMAND}, ""),
+        ({"SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0"}, {"nproc_per_node": 1}, ""),
         ({"SLURM_JOB_NUM_NODES": "2", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, {"nnodes": "2"}, ""),
         ({"SLURM_JOB_NUM_NODES": "x", "SLURM_JOB_END_TIME": "soon"}, {}, ""),
     ],
@@ -259,7 +277,8 @@ def test_a_slurm_allocation_against_the_job(
     if env.get("SLURM_JOB_END_TIME") == "in 150 s":
         env = {**env, "SLURM_JOB_END_TIME": str(int(time.time()) + 150)}
     found = found_by(target.check_allocation, replace(SCRIPT, **change), tmp_path, SLURM_JOB_ID="7", **env)  # type: ignore[arg-type]
-    assert [(f.level, f.what) for f in found] == ([(WARNING, what)] if what else [])
+    fix = next((fix for word, fix in SLURM_FIXES.items() if word in what), "")
+    assert found == ([warn("SLURM", what, fix)] if what else [])
     assert not found_by(target.check_allocation, replace(SCRIPT, **change), tmp_path, **env), "no SLURM job"  # type: ignore[arg-type]
 
 
@@ -294,7 +313,7 @@ def test_a_port_that_another_process_holds(tmp_path: Path) -> None:
         port = int(other.stdout.readline())
         (finding,) = found_by(network.check_port, replace(SCRIPT, master_port=port), tmp_path)
         assert finding.level is REFUSE
-        assert f"(pid {other.pid})" in finding.what
+        assert re.fullmatch(rf"port {port} is taken by python[\d.]* \(pid {other.pid}\)", finding.what)
         for host in ("localhost", "127.0.0.1", socket.gethostname()):
             meeting = replace(SCRIPT, torchrun_flags=(f"--rdzv-endpoint={host}:{port}",))
             (finding,) = found_by(network.check_port, meeting, tmp_path)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from dataclasses import replace as replace_field
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from supervisor.job.memory_fit import Measure, MemoryTrial
-from supervisor.job.spec import EntryKind, JobSpec
+from supervisor.job.spec import AnswerGiven, BatchAnswer, EntryKind, JobSpec, Unread
+from supervisor.run import answers
 from supervisor.run.answers import (
     FILE,
+    MAX_ANSWERS,
     MAX_BYTES,
     MEMORY_FILE,
     AnswerLine,
@@ -20,11 +24,15 @@ from supervisor.run.answers import (
     MemoryLine,
     exit_code_question,
     flags_hash,
+    is_resume_answer,
     recall_answer,
     recall_memory,
+    recalled,
     remember_answer,
     remember_memory,
     remember_unmeasured,
+    resume_question,
+    script_of,
     unmeasured_since,
 )
 
@@ -63,6 +71,69 @@ def test_a_script_is_known_by_its_own_text_behind_a_launcher_that_is_text_too(
     assert unmeasured_since(one, env) is None, "an edited script is measured again"
 
 
+def test_what_starts_no_file_is_known_by_its_words(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()\n")
+    (tmp_path / "binary").write_bytes(b"\x7fELF\0")
+    for words, known in (
+        ("python train.py --lr 1", ("train.py", "print()\n")),
+        ("binary train.py", ("train.py", "print()\n")),
+        ("python -m pkg.train train.py", ("", "python -m pkg.train train.py")),
+        ("binary --lr 1", ("", "binary --lr 1")),
+    ):
+        assert script_of(job_of(words, tmp_path)) == known
+    script = replace_field(job_of("./train.py x", tmp_path), entry_kind=EntryKind.SCRIPT)
+    assert script_of(script) == ("train.py", "print()\n")
+    assert script_of(replace_field(script, entry_kind=EntryKind.MODULE)) == ("", "./train.py x")
+
+
+def test_a_script_is_asked_once_whether_its_exit_code_counts_and_how_it_resumes(tmp_path: Path) -> None:
+    job = job_of("python train.py", tmp_path)
+    asked = exit_code_question(job)
+    trusts = BatchAnswer("trust", refusal="from now on, exit code 0 of this script counts as a success")
+    assert (asked.what, asked.knob, asked.number, asked.answers) == (Unread.EXIT_CODE, "", None, (trusts,))
+    restarts, begins = (
+        "restart from the newest checkpoint",
+        "a restart begins at step 0, so it waits for you",
+    )
+    for given, values in (
+        ([], ["itself", "never"]),
+        (["--a=PATH"], ["--a=PATH", "itself", "never"]),
+        (["--a=PATH", "--b=PATH", "--c=PATH"], ["--a=PATH", "--b=PATH", "itself"]),
+    ):
+        question = resume_question(job, given)
+        assert (question.what, question.script) == (Unread.RESUME, asked.script)
+        said = [(each.value, each.refusal) for each in question.answers]
+        assert said == [(value, begins if value == "never" else restarts) for value in values]
+    for value in (
+        "itself",
+        "never",
+        "--resume",
+        "--resume=PATH",
+        "env:CKPT=PATH",
+        "c.yaml#a.b=PATH",
+        "+ckpt=PATH",
+    ):
+        assert is_resume_answer(value)
+    for value in ("", "x", "--resume PATH", "--resume=a/b", "rm -rf=PATH", "--" + "x" * 90):
+        assert not is_resume_answer(value)
+
+
+def test_an_answer_is_recalled_with_its_day(tmp_path: Path) -> None:
+    env, path = home(tmp_path)
+    (tmp_path / "train.py").write_text("print()\n")
+    question = resume_question(job_of("python train.py", tmp_path))
+    assert recalled(question, env) is None
+    remember_answer(line("never", question.script, question.key, t=1.8e9), env)
+    day = time.strftime("%Y-%m-%d", time.localtime(1.8e9))
+    assert recalled(question, env) == AnswerGiven(question, "never", day)
+    assert recalled(replace_field(question, script=""), env) is None
+    for number in range(MAX_ANSWERS):
+        remember_answer(line(script=f"s{number}"), env)
+    assert recalled(question, env) is None, "the oldest was let go"
+    assert len(path.read_bytes().splitlines()) == MAX_ANSWERS
+    assert recall_answer("s0", "q", env) == line(script="s0")
+
+
 def home(tmp_path: Path) -> tuple[dict[str, str], Path]:
     return {"XDG_STATE_HOME": str(tmp_path)}, tmp_path / "stoker" / FILE
 
@@ -83,6 +154,8 @@ def test_the_newest_answer_to_a_question_of_a_script_is_kept_for_its_owner_alone
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert os.listdir(path.parent) == [FILE], "no half-written file is left"
+    path.write_bytes(path.read_bytes().ljust(MAX_BYTES, b"\n"))
+    assert recall_answer("abc", "other", env) == line("per_node", question="other"), "it is not too large"
 
 
 @pytest.mark.parametrize(
@@ -136,6 +209,19 @@ def test_lines_of_the_same_kind_of_job_are_recalled_oldest_first(tmp_path: Path)
     remember_memory(trial_line("r9"), env)
     assert recall_memory(KIND, env) == [trial_line("r0"), trial_line("r9")]
     assert recall_memory(KIND, env, but_run="r0") == [trial_line("r9")]
+
+
+def test_of_a_long_file_the_newest_lines_are_recalled_and_a_link_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env, folder = {"XDG_STATE_HOME": str(tmp_path / "state")}, tmp_path / "state" / "stoker"
+    folder.mkdir(parents=True)
+    (folder / MEMORY_FILE).symlink_to(tmp_path / "kept elsewhere")
+    for number in range(9):
+        remember_memory(trial_line(f"r{number}"), env)
+    data = (tmp_path / "kept elsewhere").read_bytes()
+    monkeypatch.setattr(answers, "MEMORY_BYTES", len(data) // 9 * 2)
+    assert recall_memory(KIND, env) == [trial_line("r7"), trial_line("r8")]
 
 
 def test_the_file_is_the_users_alone_and_holds_no_words_of_the_command_line(tmp_path: Path) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from supervisor.run import arrivals
-from supervisor.run.arrivals import Arrival, ArrivalReader, Arrivals, ArrivalWriter
+from supervisor.run.arrivals import (
+    MOST_BATCHES,
+    NEWEST_BATCHES,
+    Arrival,
+    ArrivalReader,
+    Arrivals,
+    ArrivalWriter,
+)
 from supervisor.run.paths import AttemptPaths
 
 
@@ -27,7 +35,11 @@ def test_what_was_written_is_read_as_it_comes_and_continued_by_another_keeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = AttemptPaths(tmp_path)
-    reader, writer = ArrivalReader(attempt), ArrivalWriter(attempt)
+    opened = len(os.listdir("/proc/self/fd"))
+    reader = ArrivalReader(attempt)
+    assert not reader.refresh(), "there is none yet"
+    writer = ArrivalWriter(attempt)
+    assert writer.end_of("0/stdout.log") == 0
     assert not reader.refresh()
     writer.note("0/stdout.log", 100, 1.0, 2.0)
     writer.note("1/stdout.log", 50, 1.0, 2.0)
@@ -41,6 +53,7 @@ def test_what_was_written_is_read_as_it_comes_and_continued_by_another_keeper(
     writer.note("0/stdout.log", 110, 3.0, 4.0)  # nobody reads it any more
     assert not reader.refresh()
     again = ArrivalWriter(attempt)
+    assert again.end_of("0/stdout.log") == 100
     again.note("0/stdout.log", 90, 60.0, 61.0)
     again.note("0/stdout.log", 300, 60.0, 61.0)
     assert reader.refresh()
@@ -54,7 +67,25 @@ def test_what_was_written_is_read_as_it_comes_and_continued_by_another_keeper(
     assert reader.refresh(), "it was written anew"
     log = reader.logs[str(tmp_path / "0/stdout.log")]
     assert (len(log.batches), log.end) == (6, 304)
+    with attempt.arrivals.open("ab") as file:
+        file.write(b'{"log":"0/stdout')
+    assert not reader.refresh(), "half a line waits"
     reader.close()
+    assert len(os.listdir("/proc/self/fd")) == opened
+    assert reader.refresh(), "it may be opened again"
+    assert reader.logs[str(tmp_path / "0/stdout.log")].end == 304
+    reader.close()
+
+
+def test_the_older_batches_of_a_log_are_merged_in_pairs() -> None:
+    log = Arrivals()
+    for n in range(1, MOST_BATCHES + 2):
+        assert log.add(Arrival("a", 10 * n, float(n - 1), float(n)))
+    older = MOST_BATCHES + 1 - NEWEST_BATCHES
+    assert len(log.batches) == NEWEST_BATCHES + (older + 1) // 2
+    assert log.batches[:2] == [Arrival("a", 20, 0.0, 2.0), Arrival("a", 40, 2.0, 4.0)]
+    assert log.batches[-1] == Arrival("a", 10 * MOST_BATCHES + 10, MOST_BATCHES, MOST_BATCHES + 1.0)
+    assert [log.time_of(10 * n) for n in range(1, MOST_BATCHES + 2)] == list(range(1, MOST_BATCHES + 2))
 
 
 @pytest.mark.parametrize("text", ["", "[]\n", '{"log": "a"}\n', '{"log":"a","end":9,"since":2.0,"t":1.0}\n'])

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from supervisor.job.batch import BatchChange, BatchSpec, with_micro_batch
+from supervisor.job.batch import BatchChange, BatchSpec, BatchUnit, with_micro_batch
 from supervisor.job.errors import JobError
 from supervisor.job.launch.env import NOT_MEASURED
 from supervisor.job.spec import EntryKind, JobSpec, Knobs, KnobScope
-from supervisor.run.next_job import NextJob, next_job, unmeasured_trial
+from supervisor.run.next_job import NextJob, got_further, next_job, undecided, unmeasured_trial
 from supervisor.run.records import Cause, Decision, DecisionKind, FailureClass, SpecChange
 from supervisor.run.state import AttemptState, RunState
 from tests.policy.cases import verdict
@@ -113,6 +113,56 @@ def test_numbers_that_do_not_divide_are_refused() -> None:
     with pytest.raises(JobError, match="does not divide"):
         after(job=job).typed_batch(("--micro", "7", "--total", "32"))
     assert after(job=job).typed_batch(("--micro", "4", "--total", "32")) == BatchSpec(4, 4, 2)
+    now = after(typed("--micro 7 --total 32"), job=job)
+    assert (now.current_batch, now.words) == (None, ("--micro", "7", "--total", "32")), (
+        "an older journal may hold them"
+    )
+
+
+def test_a_typed_batch_is_counted_in_what_the_job_counts() -> None:
+    tokens = BatchSpec(8, 2, 2, unit=BatchUnit.TOKENS, tokens_per_sample=64)
+    job = replace(JOB, batch=tokens, world_size=None)
+    assert after(typed("--micro 4 --accumulation 4"), job=job).current_batch == replace(
+        tokens, micro_batch_per_rank=4, accumulation_steps=4
+    )
+    unknown = after(typed("--micro 4 --accumulation 4"), job=replace(JOB, batch=None))
+    assert unknown.current_batch == BatchSpec(4, 4, 2)
+    other_ranks = after(SpecChange(nproc_per_node=1), typed("--micro 4 --accumulation 4"))
+    assert (other_ranks.job.nproc_per_node, other_ranks.current_batch) == (1, BatchSpec(4, 4, 2))
+
+
+def test_a_batch_that_cannot_be_set_leaves_the_words() -> None:
+    job = replace(JOB, knobs=replace(KNOBS, batch_scope=KnobScope.UNKNOWN))
+    now = after(HALVED, job=job)
+    assert (now.words, now.current_batch) == (JOB.entry_args, BatchSpec(4, 4, 2))
+    assert after(HALVED).words == ("--micro", "4", "--accumulation", "4", "--lr", "1")
+    assert after(SpecChange(set_args=(("--resume_from", "c/4"), ("--new", "")))).words == (
+        *JOB.entry_args,
+        "--new",
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "further"),
+    [
+        ({"last_step": 4}, {"last_step": 5}, True),
+        ({"last_step": 4}, {"last_step": 4}, False),
+        ({}, {"last_step": 0}, True),
+        ({"last_step": 4}, {}, False),
+        ({}, {"verdict": verdict(FailureClass.HEALTHY), "exit_code": 0}, True),
+        ({}, {"verdict": verdict(FailureClass.HEALTHY), "exit_code": 1}, False),
+        ({}, {"verdict": verdict(FailureClass.HANG), "exit_code": 0}, False),
+    ],
+)
+def test_whether_an_attempt_got_further(before: dict[str, Any], later: dict[str, Any], further: bool) -> None:
+    one, other = (AttemptState(number=n, planned_t=0.0, **given) for n, given in ((1, before), (2, later)))
+    assert got_further(one, other) is further
+
+
+def test_the_decision_after_the_last_attempt_can_be_left_out() -> None:
+    state = state_of([HALVED, SpecChange(set_args=(("--a", "1"),))])
+    assert next_job(JOB, undecided(state)) == after(HALVED)
+    assert next_job(JOB, state_of([HALVED], DecisionKind.HOLD)) == NextJob(JOB)
 
 
 def test_only_a_start_that_was_typed_anew_holds() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 from pathlib import Path
 
 import msgspec
@@ -10,6 +12,7 @@ import pytest
 
 from supervisor.run import control
 from supervisor.run.control import (
+    LOOK_S,
     MAX_REQUEST_BYTES,
     REFRESH_S,
     STALE_S,
@@ -36,8 +39,16 @@ def test_requests_are_read_in_the_order_they_were_made_and_can_be_removed(tmp_pa
     first, last = seen[0], seen[-1]
     assert isinstance(first, Request)
     assert isinstance(last, Request)
-    assert (first.kind, first.if_attempt, first.by.uid) == (RequestKind.STOP, 3, os.getuid())
-    assert last.args.micro_batch == 8
+    by = Requester(uid=os.getuid(), host=socket.gethostname(), user=getpass.getuser())
+    assert first == Request(id=made[0], kind=RequestKind.STOP, by=by, if_attempt=3)
+    assert last.args == control.RequestArgs(micro_batch=8)
+    hidden = control.send(
+        tmp_path,
+        RequestKind.NOTE,
+        args=control.RequestArgs(text="key hf_abcdefghijklmnopqrstuvwxyz0123456789"),
+    )
+    assert b"hf_abc" not in (tmp_path / f"{hidden}.json").read_bytes()
+    control.remove(tmp_path, hidden)
     for _ in range(2):
         control.remove(tmp_path, made[0])
     assert [request.id for request in control.pending(tmp_path)] == made[1:]
@@ -72,8 +83,14 @@ def test_a_file_that_is_no_request_is_answered_not_obeyed(tmp_path: Path, data: 
 @pytest.mark.fault("secrets and access", "a request that lies about its sender", "the file's owner counts")
 def test_a_request_comes_from_whom_the_kernel_says(tmp_path: Path) -> None:
     liar = msgspec.structs.replace(OURS, by=Requester(uid=os.getuid() + 1, host="box", user="ada"))
-    (tmp_path / "x.json").write_bytes(msgspec.json.encode(liar).ljust(MAX_REQUEST_BYTES))
+    path = tmp_path / "x.json"
+    path.write_bytes(msgspec.json.encode(liar).ljust(MAX_REQUEST_BYTES))
     assert control.pending(tmp_path) == [OURS]
+    if os.geteuid() != control.ROOT:
+        pytest.skip("only root can give a file away")
+    os.chown(path, 4242, -1)
+    reason = "uid 4242 wrote it, whose run this is not"
+    assert control.pending(tmp_path) == [BadRequest(id="x", reason=reason)]
 
 
 def test_a_screen_counts_while_its_file_moves(tmp_path: Path) -> None:
@@ -96,4 +113,7 @@ def test_a_screen_counts_while_its_file_moves(tmp_path: Path) -> None:
     presence.beat(200.0)
     assert watched(204.0), "a screen that was suspended counts again"
     presence.remove()
-    assert not watched(206.0)
+    assert watched(204.0 + LOOK_S / 2), "it looks once a second"
+    assert not watched(204.0 + LOOK_S)
+    path.parent.rename(tmp_path.with_name("moved"))
+    assert not watched(300.0)

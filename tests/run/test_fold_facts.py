@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import msgspec
 import pytest
 
 from supervisor.job.batch import BatchSpec
-from supervisor.job.spec import BatchAnswer, BatchQuestion, Unread
+from supervisor.job.spec import BatchAnswer, BatchQuestion, KnobScope, Unread
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.fold import merge_progress, replay
-from supervisor.run.records import (
-    Decision,
-    DecisionKind,
-)
+from supervisor.run.records import Decision, DecisionKind, FailureClass, Precondition
 from tests.conftest import not_none
-from tests.keeper.runs import INTENDED, RUNS, STARTED, T
+from tests.keeper.fakes import verdict_of
+from tests.keeper.runs import INTENDED, RUNS, SAVED, STARTED, T
 
 BEGUN = (STARTED, INTENDED, RUNS)
 
@@ -30,6 +30,97 @@ def stop(why: ev.StopWhy = ev.StopWhy.REQUEST) -> ev.StopIntended:
 
 
 # -- the state --------------------------------------------------------------------------------------
+
+
+def changed(before: msgspec.Struct, after: msgspec.Struct) -> dict[str, Any]:
+    names = set(after.__struct_fields__) - {"timeline", "last_t", "attempts"}
+    return {name: getattr(after, name) for name in names if getattr(after, name) != getattr(before, name)}
+
+
+DECIDED = ev.Decided(t=T, attempt=1, decision=Decision(DecisionKind.RESTART, "again"), by="me")
+COUNTDOWN = ev.HangCountdown(t=T, attempt=1, until=T + 30, left_s=30.0, text="", rule="")
+STALL = ev.StallFlagged(t=T, attempt=1, since=T, waited_s=9, stage="step", pace_s=1, flag_s=9)
+ONLY = ev.OnlyFlagged(t=T, attempt=1, rule="x", why="")
+WAITING = ev.WaitingFor(t=T, attempt=1, precondition=Precondition.DISK, text="")
+PROBING = ev.ProbeStarted(t=T, probe=1, micro_batch=8, argv=())
+HANG = ev.HangFound(t=T, attempt=1, waited_s=9.0, act_s=3.0, text="")
+VERDICT = verdict_of(FailureClass.HANG)
+RANK = ev.RankStarted(t=T, attempt=1, local_rank=0, pid=7, start_time=2.0, rank=4, stdout="o", stderr="e")
+GONE = ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.GONE)
+ENDED = ev.AttemptEnded(
+    t=T + 9,
+    attempt=1,
+    exit_code=3,
+    last_step=8,
+    rank_exit_codes={1: 3},
+    memory_kills=2,
+    log_read_bytes=5,
+    log_size_bytes=6,
+)
+NEWER = ev.CheckpointCommitted(t=T, attempt=1, step=8, path="c/8")
+COPY, COPIED = (
+    ev.CheckpointKept(t=T, attempt=attempt, step=step, path="k") for attempt, step in ((2, 4), (1, 7))
+)
+PROBED = ev.ProbeEnded(t=T, probe=1, micro_batch=8, fitted=True, why="", took_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "of_run", "of_attempt"),
+    [
+        ([], ev.GpuFound(t=T, index=0), {}, {}),
+        ([], ev.NoteAdded(t=T, text="x", by="me"), {}, {}),
+        ([], ev.KeeperStarted(t=T, pid=5, start_time=1.0, version="1", boot_id="b", host="h", slurm_job="7"), {"keeper_pid": 5, "boot_id": "b", "host": "h", "slurm_job": "7"}, {}),
+        ([], ev.KeeperLeft(t=T, why="detached"), {"keeper_left": "detached"}, {}),
+        ([ev.KeeperLeft(t=T, why="x"), ev.ClockSet(t=T, ahead_s=5.0)], ev.KeeperStarted(t=T, pid=5, start_time=1.0, version="1"), {"keeper_pid": 5, "keeper_left": None, "clock_ahead_s": 0.0}, {}),
+        ([], ev.ClockSet(t=T, ahead_s=5.0), {"clock_ahead_s": 5.0}, {}),
+        ([], ev.TrainerReady(t=T, attempt=1, resumed_step=4, memory_base_bytes=9), {}, {"resumed_step": 4, "memory_base_bytes": 9}),
+        ([], RANK, {}, {"ranks": {0: st.RankState(local_rank=0, pid=7, start_time=2.0, rank=4, stdout="o", stderr="e")}}),
+        ([], ev.PhaseChanged(t=T + 1, attempt=1, phase=ev.Phase.COMPILING), {"condition": st.Running(attempt=1, phase=ev.Phase.COMPILING)}, {"phase": ev.Phase.COMPILING, "phase_t": T + 1}),
+        ([stop()], ev.PhaseChanged(t=T + 1, attempt=1, phase=ev.Phase.COMPILING), {}, {"phase": ev.Phase.COMPILING, "phase_t": T + 1}),
+        ([], stop(), {"condition": st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me")}, {"stop": stop()}),
+        ([stop()], ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGTERM), {"condition": st.Stopping(attempt=1, why=ev.StopWhy.REQUEST, by="me", step=ev.StopStep.SIGTERM)}, {}),
+        ([], ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGTERM), {}, {}),
+        ([STALL], GONE, {}, {"failing": GONE, "stall": None}),
+        ([], STALL, {}, {"stall": STALL}),
+        ([STALL, ONLY], ev.StallEnded(t=T, attempt=1, stalled_s=9.0), {}, {"stall": None, "only_flagged": None}),
+        ([ONLY], COUNTDOWN, {}, {"countdown": COUNTDOWN, "only_flagged": None}),
+        ([COUNTDOWN], ev.HangWithdrawn(t=T, attempt=1, rule="", why=""), {}, {"countdown": None}),
+        ([COUNTDOWN], ev.HangKept(t=T, attempt=1, by="me"), {}, {"countdown": None, "kept": ev.HangKept(t=T, attempt=1, by="me")}),
+        ([COUNTDOWN], HANG, {}, {"countdown": None, "hang": HANG}),
+        ([STALL], ev.ProcessesGone(t=T + 2, attempt=1, exit_code=1), {"condition": st.Ended(attempt=1, exit_code=1)}, {"failed_t": T + 2, "gone_t": T + 2, "exit_code": 1, "stall": None}),
+        ([RANK], ENDED, {"condition": st.Ended(attempt=1, exit_code=3)}, {"failed_t": T + 9, "ended_t": T + 9, "exit_code": 3, "last_step": 8, "memory_kills": 2, "log_read_bytes": 5, "log_size_bytes": 6, "ranks": {0: st.RankState(local_rank=0, pid=7, start_time=2.0, rank=4, stdout="o", stderr="e"), 1: st.RankState(local_rank=1, exited=True, exit_code=3)}}),
+        ([ev.Progress(t=T, attempt=1, step=8)], ev.AttemptEnded(t=T + 9, attempt=1, exit_code=0), {"condition": st.Ended(attempt=1, exit_code=0)}, {"ended_t": T + 9, "exit_code": 0}),
+        ([], ev.LogsDated(t=T, attempt=1, began_t=2.0, over=True, over_t=4.0, copied=True, day_guessed=True), {}, {"started_t": 2.0, "found_over": True, "day_guessed": True, "stamped_t": 4.0}),
+        ([], ev.LogQuiet(t=T, attempt=1, since_t=5.0), {}, {"quiet_since": 5.0, "log_checked": True}),
+        ([ENDED], ev.LogQuiet(t=T, attempt=1, since_t=None), {"condition": st.Running(attempt=1, phase=ev.Phase.RENDEZVOUS)}, {"ended_t": None, "log_checked": True, "log_read_bytes": None, "log_size_bytes": None}),
+        ([], ev.Diagnosed(t=T, attempt=1, verdict=VERDICT), {"condition": st.DiagnosedAs(attempt=1, verdict=VERDICT)}, {"verdict": VERDICT}),
+        ([], ev.Diagnosed(t=T, attempt=1, verdict=VERDICT, provisional=True), {}, {"verdict": VERDICT, "verdict_provisional": True}),
+        ([], DECIDED, {}, {"decision": DECIDED.decision, "decided_by": "me"}),
+        ([DECIDED], ev.BackoffStarted(t=T, attempt=1, until=9.0, delay_s=3.0), {"condition": st.Backoff(attempt=1, until=9.0, decision=DECIDED.decision, delay_s=3.0)}, {}),
+        ([DECIDED], ev.Held(t=T, attempt=1, reason="why", until=9.0), {"condition": st.HeldOpen(attempt=1, reason="why", decision=DECIDED.decision, until=9.0)}, {}),
+        ([], ev.RequestDone(t=T, request_id="a", request=ev.RequestKind.NOTE, by="me"), {"answered": {"a": "done"}}, {}),
+        ([], ev.RequestRefused(t=T, request_id="a", request="x", by="me", reason="stale"), {"answered": {"a": "stale"}}, {}),
+        ([], SAVED, {"checkpoint": SAVED, "checkpoints": (SAVED,)}, {"checkpoint_steps": (4,)}),
+        ([SAVED, COPY, COPIED], NEWER, {"checkpoint": NEWER, "checkpoints": (SAVED, NEWER), "kept": (COPY,)}, {"checkpoint_steps": (4, 8)}),
+        ([WAITING], COPY, {"kept": (COPY,), "waiting": None}, {}),
+        ([], ev.ChangePlanned(t=T, attempt=1, lines=("- a",)), {}, {"change": ("- a",)}),
+        ([], WAITING, {"waiting": WAITING}, {}),
+        ([WAITING], ev.LaunchCleared(t=T, attempt=1, waited_s=3.0), {"waiting": None}, {}),
+        ([], PROBING, {"probing": PROBING}, {}),
+        ([PROBING], PROBED, {"probing": None, "probes": (PROBED,)}, {}),
+        ([ev.Progress(t=T, attempt=1, step=8)], ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.HANG, role="cause", text="", path="", line=1), {}, {"step_at_evidence": 8}),
+        ([], ev.NodeSeen(t=T, node=1, attempt=1, sight=ev.NodeSight.ENDED, exit_code=2, stop=ev.StopWhy.SIGNAL, by="x"), {"nodes": {1: ev.NodeSeen(t=T, node=1, attempt=1, sight=ev.NodeSight.ENDED, exit_code=2, stop=ev.StopWhy.SIGNAL, by="x")}}, {"node_exits": {1: 2}, "stop": ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.SIGNAL, by=ev.on_node(1, "x"), grace_s=0.0)}),
+        ([ENDED], ev.RunEnded(t=T + 9, outcome=ev.Outcome.FAILED, exit_code=3, reason="why"), {"condition": st.Finished(outcome=ev.Outcome.FAILED, exit_code=3, reason="why"), "ended_t": T + 9}, {"failed_t": None}),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, ev.Event) else "",
+)  # fmt: skip
+def test_an_event_changes_this_and_nothing_else(
+    before: list[ev.Event], event: ev.Event, of_run: dict[str, Any], of_attempt: dict[str, Any]
+) -> None:
+    was = replay((*BEGUN, *before))
+    now = replay((event,), was)
+    assert changed(was, now) == of_run
+    assert changed(not_none(was.attempt), not_none(now.attempt)) == of_attempt
 
 
 FAILING = ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.EXITING, text="ValueError: x")
@@ -241,3 +332,28 @@ def test_a_failure_counts_from_its_first_sign(sign: ev.Event, expected: float) -
 def test_a_run_that_has_ended_does_not_recover() -> None:
     over = ev.RunEnded(t=12.0, outcome=ev.Outcome.FAILED, exit_code=1, reason="")
     assert failed_t(FAILED, over) is None
+
+
+def test_a_measured_batch_is_known_once_all_of_its_parts_are() -> None:
+    seen = ev.BatchMeasured(
+        t=T,
+        attempt=1,
+        micro_batch=4,
+        accumulation=2,
+        world_size=3,
+        setting="--bs",
+        scope="global",
+        total_setting="--total",
+        total=24,
+    )
+    settings = seen.settings
+    assert seen.batch == settings.batch == BatchSpec(4, 2, 3)
+    assert (settings.setting, settings.scope, settings.total) == ("--bs", KnobScope.GLOBAL, ("--total", 24))
+    assert (settings.micro, settings.passes, settings.ranks) == (4, 2, 3)
+    for part in ("micro_batch", "accumulation", "world_size"):
+        assert msgspec.structs.replace(seen, **{part: None}).batch is None
+    tokens = msgspec.structs.replace(seen, unit="tokens", total=None)
+    assert (tokens.batch, tokens.settings.micro, tokens.settings.total) == (None, None, None)
+    known = msgspec.structs.replace(PLANNED, attempt=2)
+    later = msgspec.structs.replace(seen, attempt=2, micro_batch=8)
+    assert replay([PLANNED, seen, known, later]).measured == seen, "before any change"

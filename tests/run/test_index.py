@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -20,12 +23,17 @@ from supervisor.run.index import (
     link_latest,
     listed_names,
     listed_notes,
+    named_runs,
     register,
+    runs_of,
 )
 from supervisor.run.journal import JournalWriter
 from supervisor.run.ownership import KeeperLock
 from supervisor.run.paths import THROWN, RunPaths
+from supervisor.run.runfile import write_run_file
 from supervisor.run.trash import KEPT_S, TRASH, StillLives, bring_back, empty, throw_away
+from tests.disks import small_disk
+from tests.keeper.fakes import job_of
 
 
 @pytest.fixture
@@ -66,6 +74,74 @@ def test_runs_are_found_by_path_id_part_or_not_at_all(tmp_path: Path, env: dict[
     link_latest(one)
     assert (runs / "latest").resolve() == one.root.resolve()
     assert len(known_runs(runs, env)) == 2, "the link is not a third run"
+
+
+def test_to_act_on_a_run_its_whole_name_is_given_or_part_of_an_id_here(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    near = make_run(here, "20261120-1412-brave-otter")
+    far = make_run(there, "20261121-1412-calm-bee")
+    register(far, "gpt", env)
+    for text in ("ott", "brave-otter", near.run_id, str(near.root)):
+        assert find_run(text, here, env, acting=True) == near
+    for text in ("gpt", far.run_id, str(far.root)):
+        assert find_run(text, here, env, acting=True) == far
+    how = f"its whole id, its name or its path; of a run under {here} also 3 characters of the id"
+    for text, run in (("ot", near), ("calm", far)):
+        refused(
+            text,
+            here,
+            env,
+            f"^'{text}' is only a part of {run.root}: to act on a run, give {how}$",
+            acting=True,
+        )
+        assert find_run(text, here, env) == run
+    assert find_run("calm", there, env, elsewhere=False) == far
+    assert find_run(str(far.root), here, env, elsewhere=False) == far, "a path says where"
+    lists = "`stoker runs` lists 1$"
+    refused("calm-bee", here, env, f"^no run named 'calm-bee' under {here}: {lists}", elsewhere=False)
+    none = tmp_path / "none"
+    refused(None, none, env, f"^no run under {none}: start one with `stoker run`$", elsewhere=False)
+    far.node().journal.unlink()
+    refused(None, none, env, f"^no run under {none} and none in the index: start one with `stoker run`$")
+    refused(" ", here, env, "^an empty name: say which run, `stoker runs` lists them$")
+
+
+def test_words_name_one_run_together_or_one_each(tmp_path: Path, env: dict[str, str]) -> None:
+    one, two = make_run(tmp_path, "20261120-1412-brave-otter"), make_run(tmp_path, "20261121-1412-calm-bee")
+    register(one, "lr 3e-4", env)
+    assert runs_of(" lr 3e-4 ", tmp_path, env) == [one]
+    assert runs_of("otter bee  otter", tmp_path, env) == [one, two]
+    for words in ("nobody", "otter nobody"):
+        with pytest.raises(RunNotFound, match=r"^no run named 'nobody'"):
+            runs_of(words, tmp_path, env)
+
+
+def test_a_moved_run_has_the_name_of_its_own_record(tmp_path: Path, env: dict[str, str]) -> None:
+    run = make_run(tmp_path, "20261120-1412-brave-otter")
+    write_run_file(run.run_json, job_of(tmp_path))
+    name = job_of(tmp_path).job.name
+    assert named_runs(name, [run], env) == [run]
+    register(run, "mine", env)
+    assert named_runs(name, [run], env) == []
+    assert named_runs("mine", [run], env) == [run]
+
+
+def test_a_run_begins_only_where_its_first_files_fit(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "many", "10m,nr_inodes=30") as many:
+        with pytest.raises(
+            OSError, match=r"No space left on device \(2\d more files fit: its inodes are used up\)"
+        ):
+            claim(many)
+        assert list(many.iterdir()) == []
+    with small_disk(tmp_path / "full", "64k") as full:
+        (full / "x").write_bytes(bytes(4096))
+        with pytest.raises(OSError, match="No space left"):
+            claim(full)
+    made = claim(tmp_path / "new" / "runs", 1.8e9)
+    stamp = time.strftime("%Y%m%d-%H%M", time.localtime(1.8e9))
+    assert re.fullmatch(rf"{stamp}-[a-z]+-[a-z]+", made.run_id)
 
 
 def test_a_run_is_found_by_its_name_after_ids(tmp_path: Path, env: dict[str, str]) -> None:
@@ -167,12 +243,38 @@ def test_a_deleted_run_comes_back_as_it_was(tmp_path: Path, env: dict[str, str])
 
 def test_a_run_whose_ranks_may_live_is_not_deleted(tmp_path: Path) -> None:
     run = thrown_run(tmp_path, over=False)
-    with pytest.raises(StillLives, match="ranks may live"):
+    why = "brave-otter has no supervisor process, but its ranks may live: open it, A takes it over, then stop it"
+    with pytest.raises(StillLives, match=f"^{why}$"):
         throw_away(run)
+    run.node(1).root.mkdir()
+    lock = KeeperLock(run.node(1).lock, start_time=1.0)
+    with pytest.raises(StillLives, match=r"^brave-otter has a live supervisor process: stop it first$"):
+        throw_away(run)
+    lock.release()
     assert run.root.exists()
     watched = thrown_run(tmp_path, "watched", mode="observed", over=False)
     throw_away(watched)
     assert not watched.root.exists(), "nothing was launched there"
+
+
+def test_a_disk_without_room_for_the_trash_is_an_error_or_the_run_is_removed_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, number = thrown_run(tmp_path), errno.ENOSPC
+
+    def fail(_: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "touch", fail)
+    with pytest.raises(OSError, match="No space left"):
+        throw_away(run)
+    number = errno.EIO
+    with pytest.raises(OSError, match="Input/output error"):
+        throw_away(run, in_place=True)
+    assert run.root.exists()
+    number = errno.ENOSPC
+    assert throw_away(run, in_place=True) == run
+    assert not run.root.exists()
 
 
 def test_the_trash_keeps_run_directories_a_week_and_removes_nothing_else(tmp_path: Path) -> None:

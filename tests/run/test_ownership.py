@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,16 @@ from supervisor.cli.main import main
 from supervisor.run import events as ev
 from supervisor.run.events import RequestKind
 from supervisor.run.ownership import (
+    ROOT,
     TRIES,
     KeeperLock,
     LockTaken,
     NotRequested,
+    Offer,
     ask,
     check_folder,
     has_keeper,
+    holder_here,
     keeper_is_alive,
     place_of,
     read_holder,
@@ -66,7 +70,10 @@ def test_one_keeper_holds_the_lock_and_it_dies_with_it(tmp_path: Path) -> None:
     holder = not_none(read_holder(path))
     assert (holder.pid, holder.start_time) == (os.getpid(), 14.0)
     assert json.loads(path.read_bytes())["pid"] == os.getpid(), "nothing of a longer name is left"
+    assert holder_here(path) == holder
     second.release()
+    path.write_text(json.dumps({"pid": 1, "start_time": 1.0, "host": "elsewhere"}))
+    assert (holder_here(path), not_none(read_holder(path)).host) == (None, "elsewhere")
     command = [sys.executable, "-c", HOLDS, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -133,11 +140,70 @@ def test_where_others_may_exchange_the_folder(tmp_path: Path) -> None:
     assert check_folder(run).refusals == (), "as in /tmp everybody moves only what is his own"
     tmp_path.chmod(0o775)
     found = check_folder(run)
-    assert found.refusals == ()
-    assert found.warnings[0] == f"the group of {tmp_path} may exchange what lies in it"
+    assert found == Offer((), (f"the group of {tmp_path} may exchange what lies in it",))
     tmp_path.chmod(0o777)
     assert check_folder(run).refusals == (f"everybody may exchange what lies in {tmp_path} (mode 0777)",)
     tmp_path.chmod(0o700)
+    if os.geteuid() != ROOT:
+        pytest.skip("only root can give a folder away")
+    os.chown(tmp_path, 4242, -1)
+    assert check_folder(run) == Offer((), (f"uid 4242 owns {tmp_path} and may exchange what lies in it",))
+
+
+def test_a_run_with_a_part_of_anybody_elses_is_refused(tmp_path: Path) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
+    attempt = run.node().attempt(1).root
+    attempt.mkdir(parents=True)
+    assert check_folder(run).refusals == ()
+    inner = run.node(1).root
+    inner.mkdir()
+    assert check_folder(run).refusals == (), "another node's keeper may be about to start"
+    for place, is_folder in (
+        (run.control, True), (run.artifacts, True), (run.node().snapshot, False), (run.node().log, False),
+        (run.node().series, True), (run.node().orders, True), (run.node().order, False), (run.node().report, False),
+        (inner / "events.jsonl", False), (attempt / "pid", False), (attempt / "exit", False),
+        (run.node().probe(1).root, True),
+    ):  # fmt: skip
+        place.parent.mkdir(exist_ok=True)
+        place.touch() if is_folder else place.mkdir()
+        assert check_folder(run).refusals == (f"{place} is no {'folder' if is_folder else 'regular file'}",)
+        place.unlink() if is_folder else place.rmdir()
+        place.symlink_to("/nowhere")
+        assert check_folder(run).refusals == (f"{place} is a symbolic link",)
+        place.unlink()
+        place.mkdir() if is_folder else place.touch()
+        place.chmod(0o720)
+        assert check_folder(run).refusals == (f"{place} may be written by others than you (mode 0720)",)
+        place.chmod(0o700)
+        if os.geteuid() == ROOT:
+            os.chown(place, 4242, -1)
+            assert check_folder(run).refusals == (f"{place} belongs to uid 4242, not to you (uid 0)",)
+            os.chown(place, 0, -1)
+    assert check_folder(run).refusals == ()
+    run.node().journal.unlink()
+    assert check_folder(run).refusals == (f"{run.node().journal}: No such file or directory",)
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"schema": 2}, "a newer stoker wrote this run (run.json has schema 2): read-only: update stoker to act on it"),
+        ({}, "run.json does not say where the run was started (an older stoker wrote it): start again with `stoker run`"),
+    ],
+)  # fmt: skip
+def test_a_run_of_another_version_is_not_acted_on(
+    tmp_path: Path, record: dict[str, object], why: str
+) -> None:
+    run = own_run_in(tmp_path, job_of(tmp_path), *ENDED)
+    run.run_json.write_text(json.dumps(record))
+    assert check_folder(run).refusals == (why,)
+    run.run_json.write_text(json.dumps({"path": str(run.root)}))
+    with run.node().journal.open("ab") as journal:
+        journal.write(b'{"kind":"of_tomorrow","v":3,"t":1.0}\n')
+    newer = "a newer stoker wrote this run (its journal has events of version 3): read-only: update stoker to act on it"
+    assert check_folder(run).refusals == (newer,)
+    with pytest.raises(NotRequested, match=re.escape(newer)):
+        ask(run, RequestKind.STOP)
 
 
 @pytest.mark.fault(

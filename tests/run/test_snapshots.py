@@ -140,9 +140,7 @@ def test_a_state_from_a_snapshot_is_that_from_the_start_at_every_cut(old: Path, 
 
 
 @pytest.mark.fault(
-    "journal and disk",
-    "the journal is cut at any byte",
-    "read up to the cut; new events start on a new line",
+    "journal and disk", "the journal is cut at any byte", "read up to the cut; new events start on a new line"
 )
 def test_a_journal_torn_at_each_byte_of_its_last_4_kib_folds_the_same(node: NodePaths) -> None:
     data = b"".join(lines_of(story_of(17)))

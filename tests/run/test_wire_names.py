@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from types import ModuleType
 from typing import Any
 
 import msgspec
-import pytest
 
-from supervisor.run import events, records
+from supervisor.run import answers, control, events, node_files, records, runfile, series, state, summaries
+from supervisor.run.paths import RUN_SCHEMA
 from tests.spelling import words_of_kinds
 
 WORDS = {
@@ -57,15 +58,47 @@ def test_every_event_keeps_its_tag() -> None:
     assert tags - {"Event", "AttemptEvent", "None"} == set(TAGS.split())
 
 
-@pytest.mark.parametrize("module", [events, records])
-def test_what_an_older_journal_lacks_is_nothing_known(module: ModuleType) -> None:
+STRUCTS = [
+    each
+    for module in (answers, control, events, node_files, records, runfile, series, state, summaries)
+    for each in classes(module, msgspec.Struct)
+]
+NOT_NOTHING = {
+    "Decided.by": "policy",
+    "KeeperSettings.checks": True,
+    "KeeperSettings.sample_interval_s": 1.0,
+    "Request.args": control.RequestArgs(),
+    "RunState.condition": state.Preflight(),
+    "RunState.mode": "launched",
+}
+
+
+def test_what_an_older_file_lacks_is_nothing_known() -> None:
     """A field that is not there says nothing: neither a number but 0 nor a truth."""
+    of_structs: list[tuple[type, Any]] = [
+        (kind, field) for kind in STRUCTS for field in msgspec.structs.fields(kind)
+    ]
+    plain: list[Any] = [each for each in vars(records).values() if dataclasses.is_dataclass(each)]
+    of_records: list[tuple[type, Any]] = [
+        (kind, field) for kind in plain for field in dataclasses.fields(kind)
+    ]
     told = {
         f"{kind.__name__}.{field.name}": field.default
-        for kind in classes(module, msgspec.Struct)
-        for field in msgspec.structs.fields(kind)
-        if field.default not in (msgspec.NODEFAULT, None, "", False, ()) and field.name != "v"
+        for kind, field in (*of_structs, *of_records)
+        if field.default not in (msgspec.NODEFAULT, dataclasses.MISSING, None, "", False, ())
+        and field.name not in {"v", "schema"}
     }
-    assert told == ({"Decided.by": "policy"} if module is events else {})
+    assert told == NOT_NOTHING
     versions = {kind.__struct_defaults__[0] for kind in events.KINDS}
-    assert versions == {events.SCHEMA_VERSION} == {1}
+    assert versions == {events.SCHEMA_VERSION} == {control.SCHEMA_VERSION} == {RUN_SCHEMA} == {1}
+
+
+def test_records_are_made_by_the_names_of_their_fields() -> None:
+    """So that a new field never takes the place of another."""
+    by_place = {
+        kind.__name__
+        for kind in STRUCTS
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+    }
+    assert by_place == {"JobKind", "_Schema"}

@@ -95,7 +95,7 @@ def with_measured(job: JobSpec, seen: MeasuredSettings) -> JobSpec:
         if agrees and given.batch_scope is not KnobScope.GLOBAL:
             # Declared or conventional, and confirmed by measurement. The number of ranks may be new.
             return replace(job, batch=measured)
-    return replace(job, knobs=_measured_knobs(given, seen), batch=measured or job.batch)
+    return replace(job, knobs=_measured_knobs(given, seen, job.nproc_per_node), batch=measured or job.batch)
 
 
 def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
@@ -106,7 +106,7 @@ def _on_one_rank(seen: MeasuredSettings) -> MeasuredSettings:
     return replace(seen, batch=alone, scope=KnobScope.GLOBAL)
 
 
-def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
+def _measured_knobs(given: Knobs, seen: MeasuredSettings, local: int) -> Knobs:
     named = given if given.declared else Knobs()
     batch, accumulation = named.batch or seen.setting, named.accumulation
     scope = _scope(named, seen, batch)
@@ -130,7 +130,7 @@ def _measured_knobs(given: Knobs, seen: MeasuredSettings) -> Knobs:
         same=((total, str(value)),) if stays and total is not None else (),
         paired=scope is KnobScope.GLOBAL and not seen.counts_accumulation and makes,
         counts=AccumulationCounts.ALL_RANKS if counts_ranks else AccumulationCounts.PER_RANK,
-        found=_found(seen, batch, accumulation, scope, whole),
+        found=_found(seen, batch, accumulation, scope, whole, local),
         refusal=refusal,
         help=help_,
     )
@@ -151,15 +151,22 @@ def _refusal(given: Knobs, seen: MeasuredSettings, *, is_known: bool) -> tuple[s
 
 
 def _found(
-    seen: MeasuredSettings, batch: str | None, accumulation: str | None, scope: KnobScope, total: str | None
+    seen: MeasuredSettings,
+    batch: str | None,
+    accumulation: str | None,
+    scope: KnobScope,
+    total: str | None,
+    local: int,
 ) -> tuple[FoundNumber, ...]:
-    """Return the current values of the settings."""
+    """Return the current values of the settings. A node has `local` ranks."""
     now = seen.batch
     if now is None:
         return ()
     holds = now.micro_batch_per_rank
     if scope is KnobScope.GLOBAL:
         holds *= now.world_size * (now.accumulation_steps if seen.counts_accumulation else 1)
+    elif scope is KnobScope.PER_NODE:
+        holds *= local
     elif seen.total is not None and seen.total[0] == batch:
         holds = seen.total[1]
     steps = now.accumulation_steps * (now.world_size if seen.accumulation_counts_ranks else 1)

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import count
 from typing import Final, TypeAlias
 
 from supervisor.job.arguments.run_arguments import STOKER_FLAGS, TORCHRUN_FLAGS, ParsedRun, check_nproc
@@ -277,7 +278,7 @@ def _free_name(entry: str, taken: frozenset[str]) -> str:
     """Return the first free name among ``train.toml``, ``train-2.toml``, and so on."""
     stem = re.sub(r"\.py$", "", posixpath.basename(entry.replace("\\", "/"))) or "job"
     stem = re.sub(r"[^\w.-]", "-", stem).lstrip(".-") or "job"
-    names = (f"{stem}{f'-{number}' if number > 1 else ''}.toml" for number in range(1, len(taken) + 4))
+    names = (f"{stem}{f'-{number}' if number > 1 else ''}.toml" for number in count(1))
     return next(name for name in names if name not in taken | _RESERVED)
 
 
