@@ -155,14 +155,8 @@ def plain_chunks(
     if name == "utf-8":
         yield from whole
         return
-    decoder = codecs.getincrementaldecoder(name)(errors="replace")
-    for chunk in whole:
-        text = decoder.decode(chunk)
-        if text:
-            yield text.replace("\ufeff", "").encode("utf-8", "replace")
-    tail = decoder.decode(b"", final=True)
-    if tail:
-        yield tail.encode("utf-8", "replace")
+    for text in codecs.iterdecode(whole, name, "replace"):
+        yield text.replace("\ufeff", "").encode("utf-8", "replace")
 
 
 def strip_escapes(text: str) -> str:

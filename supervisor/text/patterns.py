@@ -60,7 +60,7 @@ def whole(digits: str) -> int:
 
     `int` refuses more than 4300 digits (Python docs, "Integer string conversion length limitation").
     """
-    return int(digits if len(digits) <= MOST_DIGITS else digits[:MOST_DIGITS])
+    return int(digits[:MOST_DIGITS])
 
 
 def compile_linear(pattern: str) -> re.Pattern[str]:
@@ -95,7 +95,7 @@ def compile_linear(pattern: str) -> re.Pattern[str]:
 
 MOST_HOSTS: Final = 65_536
 _PART: Final = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
-_RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 
 
 def host_names(text: str, most: int = MOST_HOSTS) -> tuple[str, ...]:

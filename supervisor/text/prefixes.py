@@ -77,7 +77,7 @@ _HOST = Lazy(r"(?:\[([\w.-]{1,63})\]|\(([\w.-]{1,63})\)|([\w.-]{1,63}))(?::| \||
 _BARE_TASK = Lazy(r"\[(\d{1,5})\]:? ")
 _NOT_HOSTS = frozenset(
     (
-        "python", "python3", "torch", "cuda", "error", "warning", "info", "debug", "gpu", "rank", "step", "epoch",
+        "python", "torch", "cuda", "error", "warning", "info", "debug", "gpu", "rank", "step", "epoch",
         "frame", "file", "default",
     )
 )  # fmt: skip
@@ -257,7 +257,7 @@ def _template_pattern(form: str, roles: Mapping[int, str]) -> str:
 
 def _may_be_host(name: str) -> bool:
     known_word = name.rstrip("0123456789").lower() in _NOT_HOSTS
-    return not name.isdigit() and not known_word and (name[0].isalpha() or name.count(".") == 3)
+    return not known_word and (name[0].isalpha() or name.count(".") == 3)
 
 
 def origin_of_path(path: str) -> Origin:

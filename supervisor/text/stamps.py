@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,7 +16,7 @@ HEAD_CHARS = 80
 AGREE_S = 120.0
 ZONE_S = 900.0
 # The world's zone offsets in quarters of an hour: whole hours, and the few exceptions (IANA, 2025b).
-ZONES = frozenset((*range(-48, 57, 4), *(-38, -14, -10, 14, 18, 22, 23, 26, 35, 38, 42, 51, 55)))
+ZONES = {*(4 * hour for hour in range(-12, 15)), -38, -14, -10, 14, 18, 22, 23, 26, 35, 38, 42, 51, 55}
 
 # An unambiguous stamp: a whole date at the very start of a line, as written by glog, c10d and logging.
 _ANCHOR = re.compile(
@@ -76,7 +77,7 @@ def stamp_of(
             if year:
                 return _seconds([int(year), *rest], fraction)
             known = datetime.fromtimestamp(day_t, UTC).year
-            times = [_seconds([known + more, *rest], fraction) for more in (-1, 0, 1)]
+            times = [_seconds([near, *rest], fraction) for near in (known - 1, known, known + 1)]
             until_t = (day_t if latest_t is None else latest_t) + DAY_S  # zones differ
             return min((t for t in times if t <= until_t), key=lambda t: abs(t - day_t), default=None)
         if match := _EPOCH.search(head):
@@ -117,8 +118,8 @@ class LineClock:
             return
         begin = max(data.rfind(sign, 0, found.start()) for sign in (b"\n", b"\r")) + 1
         t = whole_date(data[begin : begin + HEAD_CHARS].decode("utf-8", "replace"), self._latest_t)
-        if t is not None and (self._day_t is None or t > self._day_t):
-            self._day_t = t
+        if t is not None:
+            self._day_t = max(t, self._day_t or t)
 
     def read(self, text: str) -> float | None:
         """Return the timestamp of the next line."""
@@ -132,9 +133,9 @@ class LineClock:
 
 def day_of_path(path: str, latest_t: float) -> float | None:
     """Return noon on the last date in a path, as in "runs/20251130_090528/a.log" and "2025-11-30/x.log"."""
-    for year, month, day in reversed(_PATH_DATE.findall(path)):
-        if 1 <= int(month) <= 12 and 1 <= int(day) <= 31:
-            t = _seconds([int(year), int(month), int(day), 12, 0, 0], None)
+    for date in reversed(_PATH_DATE.findall(path)):
+        with suppress(ValueError):
+            t = _seconds([*map(int, date), 12, 0, 0], None)
             if t <= latest_t + DAY_S:
                 return t
     return None
@@ -142,7 +143,7 @@ def day_of_path(path: str, latest_t: float) -> float | None:
 
 def is_rising(values: Sequence[float]) -> bool:
     """Check whether at least nine in ten steps do not go backward, as expected of the timestamps of a single writer."""
-    return sum(b >= a for a, b in pairwise(values)) >= 0.9 * max(len(values) - 1, 1)
+    return sum(b >= a for a, b in pairwise(values)) >= 0.9 * (len(values) - 1)
 
 
 def shift_of(last_stamp_t: float, written_t: float) -> float:
@@ -155,8 +156,8 @@ def shift_of(last_stamp_t: float, written_t: float) -> float:
 
 def local_shift(t: float) -> float:
     """Return the shift from this machine's local timestamps to wall time."""
-    offset = datetime.fromtimestamp(t, UTC).astimezone().utcoffset()
-    return -offset.total_seconds() if offset is not None else 0.0
+    wall = datetime.fromtimestamp(t, UTC)
+    return (wall - wall.astimezone().replace(tzinfo=UTC)).total_seconds()
 
 
 class Span(NamedTuple):
@@ -168,8 +169,8 @@ class Span(NamedTuple):
 
     began_t: float
     over_t: float
-    is_dated: bool = True
-    is_copy: bool = False
+    is_dated: bool
+    is_copy: bool
 
 
 def span_of(head: Sequence[str], tail: Sequence[str], written_t: float, path: str = "") -> Span | None:
@@ -240,13 +241,13 @@ def _clock_of(texts: Sequence[str], day_t: float, latest_t: float) -> list[tuple
     """Return (index, time) for lines that start with a full date, or for all timestamped lines if at least a third are."""
     stamps = [(at, t) for at, text in enumerate(texts) if (t := stamp_of(text, day_t, latest_t)) is not None]
     anchors = [(at, t) for at, t in stamps if _ANCHOR.match(texts[at])]
-    if anchors and (len(anchors) == 1 or is_rising([t for _, t in anchors])):
+    if anchors and is_rising([t for _, t in anchors]):
         return anchors
     is_clock = len(stamps) > 1 and len(stamps) * 3 >= len(texts) and is_rising([t for _, t in stamps])
     return stamps if is_clock else []
 
 
 def _seconds(parts: Sequence[int], fraction: str | None) -> float:
-    if parts[3] > 23 or parts[4] > 59 or parts[5] > 60 or not 1 <= parts[1] <= 12 or not 1 <= parts[2] <= 31:
+    if parts[3] > 23 or parts[4] > 59 or parts[5] > 60 or not 1 <= parts[2] <= 31:
         raise ValueError("no time")
-    return calendar.timegm((*parts, 0, 0, 0)) + (float(f"0.{fraction}") if fraction else 0.0)
+    return calendar.timegm(tuple(parts)) + float(f"0.{fraction or 0}")

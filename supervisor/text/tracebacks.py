@@ -63,7 +63,7 @@ class Frame(NamedTuple):
     path: str
     line: int
     function: str
-    quoted: str = ""
+    quoted: str
 
 
 def frames_above(

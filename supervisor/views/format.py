@@ -38,9 +38,7 @@ def short(value: float | None) -> str:
         if abs(value) >= limit:
             scale = 1e3 if unit == "k" else limit
             return f"{value / scale:.1f}{unit}"
-    if abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 def sure(verdict: Verdict) -> str:
@@ -179,18 +177,13 @@ def day_and_time(t: float, now: float) -> str:
 
 def ranges(numbers: tuple[int, ...]) -> str:
     """Collapse numbers into sorted ranges, such as ``0-3,7``."""
-    parts: list[str] = []
-    start = previous = None
+    parts: list[list[int]] = []
     for number in sorted(numbers):
-        if previous is not None and number == previous + 1:
-            previous = number
-            continue
-        if start is not None and previous is not None:
-            parts.append(str(start) if start == previous else f"{start}-{previous}")
-        start = previous = number
-    if start is not None and previous is not None:
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-    return ",".join(parts)
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def near_path(path: str) -> str:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.text.lines import LineSplitter, lines_from, read_amounts
+from supervisor.text.lines import LineSplitter, lines_from, read_amounts, read_to
 from supervisor.text.patterns import Lazy, compile_linear, host_names
-from supervisor.text.tracebacks import CodeLine, own_line
+from supervisor.text.tracebacks import NO_END, CodeLine, TracebackEnd, end_below, is_exception, own_line
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 50))
@@ -40,7 +40,7 @@ def test_a_line_without_end_takes_no_memory() -> None:
     (line,) = splitter.feed(b"\n")
     assert len(line.raw) == 1000
     assert line.was_cut
-    assert line.text.endswith("[cut]")
+    assert line.text == "x" * 1000 + " …[cut]"
     (after,) = splitter.feed(b"next\n")
     assert (after.offset, after.number) == (10_000_001, 2)
 
@@ -74,36 +74,29 @@ def test_a_redrawn_line_keeps_its_newest_state_within_the_cap() -> None:
 @pytest.mark.parametrize(
     ("read", "size", "shown"),
     [
-        (0, 9_999, ("0", "9999", "bytes")),
-        (5_000, 10_000, ("5", "10", "KB")),
-        (1, 9_999_999, ("0", "10000", "KB")),
-        (1_000_000, 10_000_000, ("1", "10", "MB")),
-        (5, 9_999_999_999, ("0", "10000", "MB")),
-        (1_250_000_000, 10_000_000_000, ("1.2", "10.0", "GB")),
-        (None, 5, None),
-        (5, None, None),
+        (0, 9_999, ("0", "9999", "bytes")), (5_000, 10_000, ("5", "10", "KB")),
+        (1, 9_999_999, ("0", "10000", "KB")), (1_000_000, 10_000_000, ("1", "10", "MB")),
+        (5, 9_999_999_999, ("0", "10000", "MB")), (1_250_000_000, 10_000_000_000, ("1.2", "10.0", "GB")),
+        (None, 5, None), (5, None, None),
     ],
-)
+)  # fmt: skip
 def test_amounts_at_the_borders_of_their_units(
     read: int | None, size: int | None, shown: tuple[str, str, str] | None
 ) -> None:
     assert read_amounts(read, size) == shown
+    assert read_to(read, size) == (f"log read to {shown[0]} of {shown[1]} {shown[2]}" if shown else "")
 
 
 def test_a_lazy_pattern_is_the_compiled_one_once_it_is_used() -> None:
-    lazy, made = Lazy(r"(b)c?", re.IGNORECASE), re.compile(r"(b)c?", re.IGNORECASE)
+    lazy, made, text = Lazy(r"(b)c?", re.IGNORECASE), re.compile(r"(b)c?", re.IGNORECASE), "aBc b"
     assert lazy._made is None
-    text = "aBc b"
-    found, same = lazy.search(text), made.search(text)
-    assert found is not None
-    assert same is not None
-    assert found.span() == same.span() == (1, 3)
+    assert (
+        [m.span() for m in lazy.finditer(text)] == [m.span() for m in made.finditer(text)] == [(1, 3), (4, 5)]
+    )
     assert lazy._made is not None
-    assert lazy.match(text) is None
-    assert (head := lazy.match("bc")) is not None
-    assert head[0] == "bc"
+    assert str(lazy.search(text)) == str(made.search(text))
+    assert (lazy.match(text), str(lazy.match("bc"))) == (None, str(made.match("bc")))
     assert lazy.findall(text) == made.findall(text) == ["B", "b"]
-    assert [m.span() for m in lazy.finditer(text)] == [m.span() for m in made.finditer(text)]
     assert lazy.sub("-", text) == made.sub("-", text) == "a- -"
 
 
@@ -120,7 +113,12 @@ def test_a_users_pattern_takes_time_in_proportion_to_the_line() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "why"),
-    [(r"(", "is not a valid regular expression"), (r"(?=a)", "looks around"), (r"(a)\1", "refers back")],
+    [
+        (r"(", "is not a valid regular expression"),
+        (r"(?=a)", "looks around"),
+        (r"(a)\1", "refers back"),
+        (r"a{9999999999}", "repeats too often"),
+    ],
 )
 def test_a_pattern_that_could_hang_is_refused(pattern: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
@@ -130,21 +128,20 @@ def test_a_pattern_that_could_hang_is_refused(pattern: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("", ()),
-        ("n1", ("n1",)),
-        ("n[01-03,07],login1", ("n01", "n02", "n03", "n07", "login1")),
+        ("", ()), ("n1", ("n1",)), ("n[01-03,07],login1", ("n01", "n02", "n03", "n07", "login1")),
         ("rack[0-1]n[8-9]", ("rack0n8", "rack0n9", "rack1n8", "rack1n9")),
-        ("gpu-[1,3]-ib", ("gpu-1-ib", "gpu-3-ib")),
-        ("n[a-b]", ("na-b",)),
-        ("n[", ("n",)),
+        ("gpu-[1,3]-ib", ("gpu-1-ib", "gpu-3-ib")), ("n[a-b]", ("na-b",)), ("n[", ("n",)),
+        (" a,,n[3, 5],b\n", ("a", "n3", "n5", "b")), ("n[5-3],b", ("b",)),
+        ("n[" + "1" * 5000 + "]", ("n" + "1" * 5000,)),
     ],
-)
+)  # fmt: skip
 def test_lists_of_host_names(text: str, names: tuple[str, ...]) -> None:
     assert host_names(text) == names
 
 
 def test_a_huge_list_is_cut() -> None:
     assert len(host_names("n[0-999999999]x[0-9]", most=100)) == 100
+    assert len(host_names("n[1-999999999]")) == len(host_names("n[1-65536]")) == 65_536
 
 
 TORCH = "/home/me/env/lib/python3.11/site-packages/torch/autograd/graph.py"
@@ -209,14 +206,10 @@ def test_a_program_that_came_as_a_package_is_the_users() -> None:
 
 
 STACK = [
-    'Thread 7 (idle): "MainThread"',
-    "    wait (/usr/lib/python3.11/threading.py:331)",
-    "    main (/job/train loop.py:19)",
-    "        time.sleep(9)",
-    "    <module> (/job/train.py:31)",
-    '  File "/job/data.py", line 41 in fetch',
+    'Thread 7 (idle): "MainThread"', "    wait (/usr/lib/python3.11/threading.py:331)", "    main (/job/train loop.py:19)",
+    "        time.sleep(9)", "    <module> (/job/train.py:31)", '  File "/job/data.py", line 41 in fetch',
     "      file.read(1)",
-]
+]  # fmt: skip
 
 
 def test_a_frame_of_a_stack_is_itself_the_line() -> None:
@@ -235,3 +228,37 @@ def test_any_lines_give_a_line_that_stands_there_or_none(lines: list[str], data:
     if found is not None:
         assert any(f'File "{found.path}", line {found.line}' in line for line in lines)
         assert "site-packages" not in found.path
+
+
+FRAME = '  File "a.py", line 1, in f\n    g()\n'
+TOLD = "Traceback (most recent call last):"
+GROUP = '  |   File "a.py", line 1, in f\n  | ExceptionGroup: two (2 sub-exceptions)\n  +-+------ 1 ------\n  | x\n'
+CELL = "ValueError                     Traceback (most recent call last)"
+
+
+@pytest.mark.parametrize(
+    ("head", "after", "end"),
+    [
+        (TOLD, f"{FRAME}ValueError: no \nstep 1\n", (3, "ValueError: no")),
+        (TOLD, f"{FRAME}step 1\nstep 2\n\n  x\nstep 3\nKeyError\n", (8, "KeyError")),
+        (TOLD, f"{FRAME}step 1\nstep 2\nstep 3\nstep 4\nKeyError\n", NO_END),
+        (TOLD, "KeyError: not yet in a frame\n", None),
+        (f"[rank0]: {TOLD}", f"[rank1]: KeyError\n[rank0]: {FRAME}[rank0]: OSError: no\n", (4, "OSError: no")),
+        (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 24, None), (f"[rank0]: {TOLD}", "[rank1]: x y\n" * 25, NO_END),
+        (f"  + Exception Group {TOLD}", GROUP, None), (CELL, "Cell In[1], line 1\n", None),
+        (f"  + Exception Group {TOLD}", f"{GROUP}  +-----------\n", (2, "ExceptionGroup: two (2 sub-exceptions)")),
+        (CELL, "Cell In[1], line 1\n----> 1 f()\nKeyError: other\nValueError: no \n", (4, "ValueError: no")),
+        (CELL, f"Cell In[1], line 1\n{TOLD}\nValueError: no\n", NO_END),
+    ],
+)  # fmt: skip
+def test_where_a_traceback_ends(head: str, after: str, end: TracebackEnd | tuple[int, str] | None) -> None:
+    found = end_below(head, after.encode())
+    assert (found if found in (None, NO_END) else (found.below, found.text)) == end
+
+
+def test_what_may_end_a_traceback() -> None:
+    can = ["ValueError: x", "KeyError", "a.b.Err", "mod.Err:", "lower: x", "f.<locals>.E: x", "É: x"]
+    cannot = [
+        "lower", "Foo:", "INFO: x", "Warn: x", "step: 3", "eval_loss: 2", "lr: 1", "two words: x", "3: x", "",
+    ]  # fmt: skip
+    assert [is_exception(text) for text in (*can, *cannot)] == [True] * 7 + [False] * 10

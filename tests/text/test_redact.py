@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.text.redact import HIDDEN, Redactor, redact, redact_argv, redact_lines, redact_text
+from supervisor.text.secret_values import Kind, is_random, kind_of_name, looks_secret
 from tests.text.secrets import (
     DOCUMENTED,
     FORMS,
@@ -195,6 +196,29 @@ def test_a_private_key_over_several_lines_keeps_their_number() -> None:
     assert shown[0] == "before"
     assert shown[-1] == "after"
     assert not any(line in "\n".join(shown) for line in (*body, "short=="))
+
+
+NAMES = {
+    Kind.SURE: "api_key subscription-key ADMIN_TOKEN sessionToken DB_PASS dbpass basic_auth masterAuth MYSQLPASSWORD pwd bearer "
+    "AWS_ACCESS_KEY_ID webhook_url dbPassword2 readToken",
+    Kind.LIKELY: "my_key my_token tkn cookie request_sig key",
+    Kind.OPEN: "pad_token trigger_token assistant_token cached_token cache_key input_key PWD OLDPWD key_file token_expires "
+    "key_backend token_manager monkey_count loss",
+}
+
+
+def test_a_name_says_how_likely_its_value_is_a_secret() -> None:
+    for kind, names in NAMES.items():
+        assert {name: kind_of_name(name) for name in names.split()} == dict.fromkeys(names.split(), kind)
+
+
+def test_random_words_and_passwords_are_told_from_others_at_their_shortest() -> None:
+    randoms = ("a1b2c3d4e5", "abcde12345", "ABCDEFGHIJKLMNOPQRST")
+    others = ("a1b2c3d4e", "abcdef1234", "ABCDEFGHIJKLMNOPQRS", "abcdefghijklmnopqrstu", "1234567890123")
+    assert [is_random(text) for text in (*randoms, *others)] == [True] * 3 + [False] * 5
+    passwords = ("p4ss!w@rd", "p4!@ab78")
+    others = ("p4ss!word", "p4!@ab7", "pass!w@rdx", "a1b2c3d4e5 f", "A1B2C3D4E5F6")
+    assert [looks_secret(text) for text in (*passwords, *others)] == [True] * 2 + [False] * 5
 
 
 @pytest.mark.parametrize(

@@ -8,25 +8,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from supervisor.text.decode import clean
-from supervisor.views.logs.file import CHUNK_BYTES, LogFile
+from supervisor.views.logs.file import LogFile
 
 PIECES = st.sampled_from(
-    [
-        b"error",
-        b"Warn",
-        b" ",
-        b"\n",
-        b"\n",
-        b"\r",
-        b"\r\n",
-        b"\0",
-        b"\x1b[31m",
-        b"\xff",
-        "é宽🙂İ".encode(),
-        b"x" * 70,
-        b"step 12",
-    ]
-)
+    [b"error", b"Warn", b" ", b"\n", b"\n", b"\r", b"\r\n", b"\0", b"\x1b[31m", b"\xff", "é宽🙂İ".encode(), b"x" * 70, b"step 12"]
+)  # fmt: skip
 DATA = st.lists(PIECES, max_size=60).map(b"".join)
 QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -50,8 +36,8 @@ def opened(path: Path, data: bytes, *, counted: bool = False) -> LogFile:
 
 
 def count(file: LogFile) -> None:
-    while (file.newlines.chunks + 1) * CHUNK_BYTES <= file.size:
-        file.newlines.append(file.read(file.newlines.chunks * CHUNK_BYTES, CHUNK_BYTES).count(b"\n"))
+    while file.count():
+        pass
 
 
 def never() -> None:

@@ -10,31 +10,14 @@ from pathlib import Path
 
 # Stands where a sentence has a value that only a run knows.
 GAP = "\0"
-# Patterns and what a program logs for its author are no sentences for a person.
+# Patterns, what a program logs for its author, and programs for another interpreter are no sentences for a person.
 SILENT_CALLS = frozenset(
     [
-        "Lazy",
-        "search",
-        "match",
-        "fullmatch",
-        "compile",
-        "sub",
-        "_number",
-        "_size",
-        "dedent",  # a program for another interpreter
-        "size_words",
-        "startswith",
-        "LookupError",
-        "warning",
-        "info",
-        "getattr",
-        "ValueError",
-        "RuntimeError",
-        "query_one",
-        "join",
+        "Lazy", "search", "match", "fullmatch", "compile", "sub", "_number", "_size", "dedent", "size_words",
+        "startswith", "LookupError", "warning", "info", "getattr", "ValueError", "RuntimeError", "query_one", "join",
         "partition",
     ]
-)
+)  # fmt: skip
 PROSE = re.compile(r"[A-Za-z]{2,}[,:;]? [a-z(]|[a-z]{3,} \0|\0 [a-z]{3,}")
 
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from supervisor.cli.common import appearance_from
 from supervisor.cli.main import main
-from supervisor.views.appearance import Appearance, BadAppearance, Lang, ThemeName, appearance_of
+from supervisor.views.appearance import Appearance, BadAppearance, Lang, NoticeKind, ThemeName, appearance_of
 from supervisor.views.tui.widgets.filters import ascii_of
 
 
@@ -29,20 +29,43 @@ def test_the_first_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("env", "lang"),
     [
-        ({"LANG": "zh_CN.UTF-8"}, Lang.ZH),
-        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, Lang.EN),
-        ({"LC_MESSAGES": "zh_TW"}, Lang.ZH),
-        ({}, Lang.EN),
+        ({"LANG": "zh_CN.UTF-8"}, Lang.ZH), ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, Lang.EN),
+        ({"LC_MESSAGES": "zh_TW", "LANG": "en_US"}, Lang.ZH),
+        ({"LC_MESSAGES": "zh_TW", "LC_ALL": "en_US"}, Lang.EN),
+        ({"LC_MESSAGES": "zh_TW", "LC_ALL": ""}, Lang.ZH), ({}, Lang.EN),
     ],
-)
+)  # fmt: skip
 def test_language_by_locale(env: dict[str, str], lang: Lang) -> None:
     assert appearance_of([], env).lang is lang
 
 
-@pytest.mark.parametrize("values", [{"theme": "pink"}, {"lang": "de"}, {"ascii": "maybe"}])
-def test_bad_values_name_what_is_possible(values: dict[str, str]) -> None:
-    with pytest.raises(BadAppearance, match="choose"):
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"theme": "pink"}, "x: theme = pink: choose dark, light, safe"),
+        ({"lang": "de"}, "x: lang = de: choose en, zh"),
+        ({"notice": "mail"}, "x: notice = mail: choose off, osc9, osc777"),
+        *(({name: "maybe"}, f"x: {name} = maybe: choose true, false") for name in ("ascii", "title", "bell")),
+    ],
+)
+def test_bad_values_name_what_is_possible(values: dict[str, str], why: str) -> None:
+    with pytest.raises(BadAppearance, match=f"^{why}$"):
         appearance_of([("x", values)], {})
+
+
+def test_what_nobody_sets_is_as_usual() -> None:
+    usual = Appearance(ThemeName.DARK, False, Lang.EN, title=True, bell=False, notice=NoticeKind.OFF)
+    assert appearance_of([("x", {}), ("y", {"theme": "", "bell": None})], {}) == usual
+    values = {"theme": "safe", "ascii": "On", "lang": "zh", "title": False, "bell": True, "notice": "osc777"}
+    found = appearance_of([("x", {"notice": "osc9"}), ("y", values)], {"LANG": "en"})
+    assert found == Appearance(ThemeName.SAFE, True, Lang.ZH, title=False, bell=True, notice=NoticeKind.OSC9)
+    assert (found.spoken, appearance_of([], {"LANG": "ZH"}).spoken) == (Lang.EN, Lang.ZH)
+
+
+def test_a_switch_is_set_by_any_common_word() -> None:
+    words = ("1", "true", "Yes", "ON", "0", "false", "no", "off")
+    found = [appearance_of([("x", {"bell": word, "title": word})], {}) for word in words]
+    assert found == [Appearance(bell=on, title=on) for on in [True] * 4 + [False] * 4]
 
 
 @pytest.mark.parametrize("verb", ["attach", "replay"])

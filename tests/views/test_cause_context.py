@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from supervisor.run.paths import RunPaths
 from supervisor.run.records import Cause
 from supervisor.run.state import RunState
 from supervisor.views.model import cause_context as nearby
-from supervisor.views.model.cause_context import NearbyReader, read_context
+from supervisor.views.model.cause_context import Context, NearbyReader, read_context
 
 
 def context_of(path: Path, line: int) -> nearby.Context:
@@ -70,7 +71,14 @@ def test_a_cause_is_named_from_its_attempts_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone_says_so(tmp_path: Path) -> None:
-    assert "No such file" in context_of(tmp_path / "gone.log", 3).trouble
+    gone = tmp_path / "gone.log"
+    assert context_of(gone, 3) == Context(str(gone), 3, trouble=f"No such file or directory: {gone}")
+    gone.write_text("one\n")
+    assert context_of(gone, 15).lines == ("one",)
+    assert context_of(gone, 16) == Context(str(gone), 16, trouble=f"there is no line 16 any more: {gone}")
+    assert read_context(RunPaths(tmp_path), 1, Cause("x.log", None, "")) == Context(
+        "x.log", 0, trouble="no line to point at"
+    )
 
 
 def test_newest_stacks_are_read_once(tmp_path: Path) -> None:
@@ -85,3 +93,8 @@ def test_newest_stacks_are_read_once(tmp_path: Path) -> None:
     assert first.stacks is not None
     assert (first.stacks.name, first.stacks.lines) == ("stacks-2.txt", ("new red",))
     assert reader.refresh(RunState()) is first
+    for number, name in enumerate(("stacks-3.txt.part", "stacks-3.json", "notes.txt")):
+        (run.artifacts / name).write_text("x")
+        os.utime(run.artifacts / name, (time.time() + 60 + number, time.time() + 60 + number))
+        os.utime(run.artifacts, (number + 5, number + 5))
+        assert reader.refresh(RunState()) is first, name

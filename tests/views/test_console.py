@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 
 from supervisor.job.batch import BatchChange, with_micro_batch
+from supervisor.policy.health.early_signs import MEMORY_UNEXPECTED
 from supervisor.run import events as ev
 from supervisor.run.journal import JournalWriter, read_state
 from supervisor.run.paths import RunPaths
@@ -26,12 +29,13 @@ from supervisor.run.records import (
 )
 from supervisor.run.series import METRICS, SeriesWriter
 from supervisor.views.headless.console import (
+    LEAST,
     ConsoleSettings,
     ConsoleView,
     progress_text,
     wants_colour,
 )
-from supervisor.views.headless.story import story
+from supervisor.views.headless.story import place_text, story
 from tests.conftest import wait_until
 from tests.keeper.fakes import BATCH, run_in, verdict_of
 
@@ -40,8 +44,6 @@ SMALLER = BatchChange(BATCH, with_micro_batch(BATCH, 8))
 
 
 def memory_verdict() -> object:
-    from dataclasses import replace
-
     return replace(
         verdict_of(FailureClass.HOST_OOM),
         title="out of memory on rank 1",
@@ -96,19 +98,63 @@ def printed(run: RunPaths, **settings: object) -> str:
 
 
 def test_every_fact_is_a_stamped_line_with_a_level(tmp_path: Path) -> None:
-    text = printed(run_in(tmp_path, *journal()))
-    head = text.split("\n\nrun ")[0].splitlines()
-    assert all(
-        re.match(r"\[(INFO|SUCCESS|WARNING|ERROR)\] \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S", line) for line in head
-    )
-    for words in (
-        "[INFO]", "attempt 1: first launch", "micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
-        "checkpoint at step 4", "exit code 1", "host_oom (100 % sure): out of memory on rank 1",
-        r"torchrun/1/stderr.log:42  RuntimeError: \x1b[31mcan't allocate\x1b[0m", "what followed: worker crash ×3", "advice: use less",
-        "next attempt in 1 s", "resumed at step 4", "[SUCCESS]", "succeeded: finished at step 9 (exit code 0)",
-    ):  # fmt: skip
-        assert words in text
-    assert "\x1b" not in text
+    run = run_in(tmp_path, *journal())
+    head = printed(run).split("\n\nrun ")[0].splitlines()
+    place = place_text(Cause("torchrun/1/stderr.log", 42, ""), run.node().attempt(1).root)
+    assert [re.sub(r"^(\[\w+\]) \d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?=\S)", r"\1 ", line) for line in head] == [
+        "[INFO] run run-1: gpt on box",
+        "[INFO] attempt 1: first launch · micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
+        "[INFO] attempt 1 started (pid 77)", "[INFO] step 1/9 · loss 4.0000", "[INFO] checkpoint at step 4",
+        "[WARNING] attempt 1 ended at step 5, exit code 1", "[ERROR] host_oom (100 % sure): out of memory on rank 1",
+        f"[ERROR] cause  {place}  RuntimeError: \\x1b[31mcan't allocate\\x1b[0m",
+        "[INFO] what followed: worker crash ×3", "[INFO] advice: use less", "[INFO] restart: smaller",
+        "[INFO] next attempt in 1 s",
+        "[INFO] attempt 2: smaller · micro-batch 8 × accumulation 4 × 2 ranks = global batch 64",
+        "[INFO] attempt 2 started (pid 78)", "[INFO] resumed at step 4", "[INFO] step 9/9 · loss 1.0000",
+        "[INFO] attempt 2 ended at step 9, exit code 0", "[SUCCESS] succeeded: finished at step 9 (exit code 0)",
+    ]  # fmt: skip
+
+
+def test_the_least_level_is_of_the_terminal_and_the_file_has_all(tmp_path: Path) -> None:
+    run, log_file, levels = run_in(tmp_path, *journal()), tmp_path / "console.log", {}
+    for least in LEAST:
+        out = io.StringIO()
+        view = ConsoleView(run, ConsoleSettings(stdout=out, log_file=log_file, least=least))
+        view.start()
+        view.finish()
+        levels[least] = set(re.findall(r"^\[(\w+)\]", out.getvalue(), re.MULTILINE))
+    warned = {"SUCCESS", "WARNING", "ERROR"}
+    assert levels == {
+        "debug": {"INFO"} | warned,
+        "info": {"INFO"} | warned,
+        "warning": warned,
+        "error": {"ERROR"},
+    }
+    assert len(log_file.read_text(encoding="utf-8").splitlines()) == 4 * 18
+    assert log_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_only_news_are_shown_and_a_run_directory_that_goes_away_is_said_once(tmp_path: Path) -> None:
+    run, out = run_in(tmp_path, *journal()[:-1]), io.StringIO()
+    view = ConsoleView(run, ConsoleSettings(stdout=out, log_file=None), only_news=True)
+    writer = JournalWriter(run.node().journal)
+    writer.append(journal()[-1])
+    writer.close()
+    view.start()
+    assert wait_until(lambda: "succeeded" in out.getvalue(), 5)
+    shutil.rmtree(run.root)
+    assert wait_until(lambda: "[ERROR]" in out.getvalue(), 5)
+    view.finish()
+    assert [line[line.index("] ") + 22 :] for line in out.getvalue().splitlines()] == [
+        "succeeded: finished at step 9 (exit code 0)",
+        f"the run directory is gone: {run.root} was deleted or moved; what runs continues, and is not shown here",
+    ]
+
+
+def test_a_measurement_that_is_repeated_is_said_once_in_an_attempt(tmp_path: Path) -> None:
+    facts = [ev.BatchMeasured(t=T, attempt=attempt, logged_step=2.0) for attempt in (1, 1, 1, 2)]
+    text = printed(run_in(tmp_path, *journal()[:3], *facts))
+    assert text.count("1 step of the script is 2 optimizer steps") == 2
 
 
 def test_progress_is_a_line_every_five_seconds(tmp_path: Path) -> None:
@@ -132,13 +178,62 @@ def test_the_story_names_attempts_the_change_the_resumed_step_and_the_loss(tmp_p
         writer.append(METRICS, T + step, "job", 1 + (step > 4), {"step": float(step), "loss": 4.0 / step})
     writer.close()
     text = story(read_state(run.node().journal), run)
-    for words in (
-        "attempt 1 steps 1–5, exit 1 after 8 s", "verdict   host_oom: out of memory on rank 1", "cause     ", "attempts/1/torchrun/1",
-        "change    micro-batch 16 → 8", "64 unchanged", "resumed   at step 4", "attempt 2 steps 9–9, exit 0",
-        "loss      4.0000 at step 1 → 0.4444 at step 9", f"directory {run.root}",
-    ):  # fmt: skip
-        assert words in text
-    assert "⠀" in text or any("⠀" < char <= "⣿" for char in text), "a curve in braille"
+    place = place_text(Cause("torchrun/1/stderr.log", 42, ""), run.node().attempt(1).root)
+    above, curve, below = text.split("\n\n")
+    assert above.splitlines()[1:] == [
+        "run       run-1  gpt",
+        "attempt 1 steps 1–5, exit 1 after 8 s, micro-batch 16 × accumulation 2 × 2 ranks = global batch 64",
+        "verdict   host_oom: out of memory on rank 1",
+        f"cause     {place}",
+        "          RuntimeError: \\x1b[31mcan't allocate\\x1b[0m",
+        "change    micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged",
+        "resumed   at step 4, a committed checkpoint of attempt 1",
+        "attempt 2 steps 9–9, exit 0 after 3 s, micro-batch 8 × accumulation 4 × 2 ranks = global batch 64",
+        "loss      4.0000 at step 1 → 0.4444 at step 9",
+    ]
+    assert below == f"directory {run.root}"
+    assert [len(row) for row in curve.splitlines()] == [72] * 15
+    assert curve.splitlines()[0].strip() == "loss"
+    assert any("⠀" < char <= "⣿" for char in curve), "a curve in braille"
+
+
+def test_the_story_of_failures_alike_and_of_changes_that_are_no_batch(tmp_path: Path) -> None:
+    facts: list[ev.Event] = [ev.RunStarted(t=T, run_id="r", name="gpt", mode="launched", host="box")]
+    smaller = SpecChange(batch=SMALLER)
+    changes = (SpecChange(env=(("A", "1"), ("B", "2")), new_port=True), smaller, smaller, None)
+    for number, change in enumerate(changes, 1):
+        t = T + 10 * number
+        facts += [
+            ev.LaunchIntended(t=t, attempt=number, argv=(), reason="again"),
+            ev.AttemptStarted(t=t, attempt=number, pid=7, start_time=1.0),
+            ev.Progress(t=t + 1, attempt=number, step=3 * number),
+        ]
+        if number == 3:
+            facts.append(ev.PlanConfirmed(t=t, attempt=number, planned="x"))
+            facts.append(ev.Advisory(t=t, attempt=number, code=MEMORY_UNEXPECTED, text="more memory"))
+        if change is None:
+            facts.append(ev.StopIntended(t=t, attempt=number, why=ev.StopWhy.REQUEST, by="ada", grace_s=1.0))
+        facts.append(ev.AttemptEnded(t=t + 8, attempt=number, exit_code=1))
+        if change is not None:
+            verdict = replace(verdict_of(FailureClass.WORKER_CRASH), node="n7" if number == 1 else None)
+            decision = Decision(DecisionKind.RESTART, "so it is", change=change)
+            facts.append(ev.Diagnosed(t=t + 8, attempt=number, verdict=verdict))
+            facts.append(ev.Decided(t=t + 8, attempt=number, decision=decision))
+    run = run_in(tmp_path, *facts)
+    batch, resumed = (
+        "micro-batch 16 → 8, accumulation 2 → 4, global batch 64 unchanged",
+        "resumed   without a resume setting:",
+    )
+    assert story(read_state(run.node().journal), run).splitlines()[2:] == [
+        "attempt 1 steps 3–3, exit 1 after 8 s", "verdict   worker_crash: it broke", "node      n7",
+        "change    so it is, A=1, B=2, another port", f"{resumed} its first step seen is 6",
+        "attempt 2 steps 6–6, exit 1 after 8 s", "verdict   worker_crash: it broke",
+        "          the same failure as attempt 1", f"change    {batch} (as planned)", f"{resumed} its first step seen is 9",
+        "attempt 3 steps 9–9, exit 1 after 8 s", "verdict   worker_crash: it broke",
+        "          the same failure as attempts 1-2", f"change    {batch} (planned, not confirmed)",
+        f"{resumed} its first step seen is 12", "attempt 4 steps 12–12, exit 1 after 8 s", "ended     stopped by ada",
+        "note      more memory", f"directory {run.root}",
+    ]  # fmt: skip
 
 
 def test_a_story_of_nothing_and_hostile_names_stay_plain(tmp_path: Path) -> None:
@@ -228,10 +323,17 @@ def test_a_loss_that_is_no_number_is_no_longer_shown_as_the_last_one(tmp_path: P
         ev.LossNotFinite(t=T + 6, attempt=1, value="nan", step=2, rank=0, last=2.0),
         ev.Progress(t=T + 6, attempt=1, step=2),
         ev.Progress(t=T + 12, attempt=1, step=3, loss=1.5),
+        ev.LossNotFinite(t=T + 18, attempt=1, value="inf", step=4, rank=0, last=1.5),
+        ev.Progress(t=T + 18, attempt=1, step=4),
+        ev.LaunchIntended(t=T + 20, attempt=2, argv=(), reason="again"),
+        ev.Progress(t=T + 24, attempt=2, step=1),
     )
     assert progress_lines(tmp_path, *events) == [
         "step 1 · loss 2.0000",
         "the loss became nan at step 2 on rank 0, last 2",
         "step 2 · loss nan",
         "step 3 · loss 1.5000",
+        "the loss became inf at step 4 on rank 0, last 1.5",
+        "step 4 · loss inf or nan",
+        "step 1",
     ]

@@ -15,6 +15,7 @@ from supervisor.run.fold import replay
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import (
     Cause,
+    Consequence,
     Decision,
     DecisionKind,
     FailureClass,
@@ -62,10 +63,13 @@ LINES: list[tuple[ev.Event, list[tuple[str, str]]]] = [
     (ev.TrainerReady(t=T, attempt=1), []),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.HANG, by="stoker", grace_s=30.4), [("INFO", "stopping attempt 1: hang (by stoker, grace 30 s)")]),
     (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.SIGNAL, by="Ctrl-C", grace_s=30.4), [("INFO", "stopping attempt 1: signal (by Ctrl-C, grace 30 s); Ctrl-C again kills at once")]),
+    (ev.StopIntended(t=T, attempt=1, why=ev.StopWhy.SIGNAL, by="Ctrl-C", grace_s=0.0), [("INFO", "stopping attempt 1: signal (by Ctrl-C, grace 0 s)")]),
+    (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5)), [("ERROR", "would not end: pids 4, 5")]),
     (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGKILL, pids=(4, 5)), [("WARNING", "killing what is left (SIGKILL): pids 4, 5")]),
     (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SIGKILL), []),
     (ev.RequestDone(t=T, request_id="1", request=ev.RequestKind.RESTART_WITH, by="ada"), []),
     (ev.Advisory(t=T, attempt=1, code="x", text="memory creeps"), [("WARNING", "memory creeps")]),
+    (ev.Advisory(t=T, attempt=1, code=f"{ev.ON_OOM}restarts", text="it restarts"), [("INFO", "it restarts")]),
     (ev.HangCountdown(t=T, attempt=1, until=T + 30, left_s=30.0, text="rank 1 sleeps", rule="x"), [("WARNING", "hang: will be ended in 30 s: rank 1 sleeps; Esc in the dashboard keeps waiting")]),
     (ev.HangWithdrawn(t=T, attempt=1, rule="x", why="it moves"), [("INFO", "hang: not ended: it moves")]),
     (ev.HangKept(t=T, attempt=1, by="ada"), [("INFO", "hang: ada keeps waiting")]),
@@ -76,10 +80,12 @@ LINES: list[tuple[ev.Event, list[tuple[str, str]]]] = [
     (ev.PreflightFound(t=T, finding=Finding(FindingLevel.WARNING, "disk", "1 GB left", "free some")), [("WARNING", "disk: 1 GB left: free some")]),
     (ev.PreflightFound(t=T, finding=Finding(FindingLevel.REFUSE, "gpu", "none")), [("ERROR", "gpu: none")]),
     (ev.LaunchIntended(t=T, attempt=2, argv=(), reason="first launch"), [("INFO", "attempt 2: first launch")]),
+    (ev.LaunchIntended(t=T, attempt=2, argv=(), reason="again", batch=B), [("INFO", "attempt 2: again · micro-batch 16 × accumulation 2 × 2 ranks = global batch 64")]),
     (ev.AttemptStarted(t=T, attempt=1, pid=77, start_time=1.0), [("INFO", "attempt 1 started (pid 77)")]),
     (ev.AttemptStarted(t=T, attempt=1, pid=0, start_time=0.0), []),
     (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text=" " + 300 * "x", path="a.log", line=3, rank=1), [("WARNING", "rank 1: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (a.log:3)")]),
     (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="a.log"), [("WARNING", "boom")]),
+    (ev.EvidenceSeen(t=T, attempt=1, failure=FailureClass.CUDA_OOM, role="cause", text="boom", path="a.log", rank=0), [("WARNING", "rank 0: boom")]),
     (ev.StopStepTaken(t=T, attempt=1, step=ev.StopStep.SURVIVORS, pids=(4, 5), uninterruptible=(5,)), [("ERROR", "would not end: pids 4, 5 (state D): they wait in the kernel, for a GPU, a disk or a network")]),
     (ev.ProcessesGone(t=T, attempt=1, exit_code=None), [("INFO", "attempt 1: its processes have ended, exit code unknown; reading its logs")]),
     (ev.AttemptEnded(t=T, attempt=1, exit_code=None), [("WARNING", "attempt 1 ended, exit code unknown")]),
@@ -100,6 +106,16 @@ LINES: list[tuple[ev.Event, list[tuple[str, str]]]] = [
     (ev.RunEnded(t=T, outcome=ev.Outcome.LOST, exit_code=0, reason="done"), [("WARNING", "lost: done")]),
     (ev.BatchMeasured(t=T, attempt=1, micro_batch=8, accumulation=2, world_size=2, global_batch=32, setting="--bs"), [("INFO", "measured: micro-batch 8 × accumulation 2 × 2 ranks = global batch 32, set by --bs")]),
     (ev.BatchMeasured(t=T, attempt=1, micro_batch=8), []),
+    (ev.BatchMeasured(t=T, attempt=1, micro_batch=8, accumulation=2, world_size=2, global_batch=32, logged_step=4.0), [("INFO", "measured: micro-batch 8 × accumulation 2 × 2 ranks = global batch 32"), ("INFO", "1 step of the script is 4 optimizer steps")]),
+    (ev.BatchMeasured(t=T, attempt=1, logged_step=0.25), [("INFO", "4 steps of the script are 1 optimizer step")]),
+    (ev.RankFailing(t=T, attempt=1, local_rank=1, rank=0, sign=ev.FailureSign.EXITING, text="OSError: no space. More."), [("ERROR", "rank 0 is exiting: OSError: no space; waiting for the launcher to end")]),
+    (ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.GONE, exit_code=1), [("ERROR", "rank 1 died: exit code 1; waiting for the launcher to end")]),
+    (ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.GONE, exit_code=-99), [("ERROR", "rank 1 died: signal 99; waiting for the launcher to end")]),
+    (ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.GONE, text="x" * 121), [("ERROR", f"rank 1 died: {'x' * 119}…; waiting for the launcher to end")]),
+    (ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.GONE, text="x" * 120), [("ERROR", f"rank 1 died: {'x' * 120}; waiting for the launcher to end")]),
+    (ev.BatchAsked(t=T, attempt=1, question=BatchQuestion(Unread.EXIT_CODE, "", None, ())), [("INFO", "if that was a success: --trust-exit-code")]),
+    (ev.BatchAsked(t=T, attempt=1, question=BatchQuestion(Unread.RESUME, "", None, (BatchAnswer("--resume", refusal="try it"), BatchAnswer("itself", refusal="restart")))), [("WARNING", "to continue, answer, or say it with --resume-knob FLAG=PATH or --self-resuming: how does the script resume from a checkpoint? --resume-knob --resume (it resumes: --resume: try it) | --self-resuming (it resumes: by itself, from its newest checkpoint: restart)")]),
+    (ev.BatchAsked(t=T, attempt=1, question=BatchQuestion(Unread.COUNTER, "", None, (BatchAnswer("restarts", refusal="restart"),))), [("WARNING", "to continue, answer, or set [policy] step_counter: does the script's step count start over at 0 after a resume? yes: its step count starts over at 0: restart")]),
     (ev.RankFailing(t=T, attempt=1, local_rank=1, sign=ev.FailureSign.GONE, exit_code=-9), [("ERROR", "rank 1 died: SIGKILL; waiting for the launcher to end")]),
     (ev.BatchAsked(t=T, attempt=1, question=COUNTS), [("WARNING", "to restart smaller, answer: what does --bs 24 count? --batch-scope per_rank --allow-smaller-global (24 is per rank: 12 × accumulation 1 × 2 ranks = global batch 24, no longer 48) | 24 is global: how many ranks there are is not known")]),
 ]  # fmt: skip
@@ -155,20 +171,11 @@ def second(
             [*second(5, resume="x", at=5), ev.PlanConfirmed(t=T + 11, attempt=2, resume="c.pt")],
             ["resumed   from the checkpoint at step 5: its first step seen is 5"],
         ),
-        (
-            [
-                ev.CheckpointCommitted(t=T, attempt=1, step=5, path="c.pt", found=True, step_by_time=True),
-                *second(6, at=5),
-            ],
-            ["resumed   from the checkpoint about step 5, by its time: its first step seen is 6"],
-        ),
+        ([ev.CheckpointCommitted(t=T, attempt=1, step=5, path="c.pt", found=True, step_by_time=True), *second(6, at=5)], ["resumed   from the checkpoint about step 5, by its time: its first step seen is 6"]),
         (second(5, ready=4), ["resumed   at step 4, a committed checkpoint of attempt 1"]),
-        (
-            [*second(5, ready=4), ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps")],
-            ["resumed   at step 4, a committed checkpoint of attempt 1", "compared  same training: 30 steps"],
-        ),
+        ([*second(5, ready=4), ev.ResumeCompared(t=T, attempt=2, result=Sameness.SAME, text="30 steps")], ["resumed   at step 4, a committed checkpoint of attempt 1", "compared  same training: 30 steps"]),
     ],
-)
+)  # fmt: skip
 def test_the_story_says_how_an_attempt_went_on(
     tmp_path: Path, facts: list[ev.Event], resumed: list[str]
 ) -> None:
@@ -191,18 +198,12 @@ def test_the_story_says_how_an_attempt_went_on(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({}, "alive, no step seen yet"),
-        ({"step": 3}, "step 3"),
-        ({"step": 3, "total_steps": 9}, "step 3/9"),
-        ({"loss": 1.23456}, "loss 1.2346"),
-        ({"val_loss": 2.0}, "val 2.0000"),
-        ({"lr": 1e-3}, "lr 1.00e-03"),
-        ({"tokens_per_sec": 1234.5}, "1,234 tokens/s"),
-        ({"samples_per_sec": 1234.56}, "1,234.6 samples/s"),
-        ({"step_time_s": 0.0123}, "12 ms/step"),
-        ({"step": 1, "loss": 0.0}, "step 1 · loss 0.0000"),
+        ({}, "alive, no step seen yet"), ({"step": 3}, "step 3"), ({"step": 3, "total_steps": 9}, "step 3/9"),
+        ({"loss": 1.23456}, "loss 1.2346"), ({"val_loss": 2.0}, "val 2.0000"), ({"lr": 1e-3}, "lr 1.00e-03"),
+        ({"tokens_per_sec": 1234.5}, "1,234 tokens/s"), ({"samples_per_sec": 1234.56}, "1,234.6 samples/s"),
+        ({"step_time_s": 0.0123}, "12 ms/step"), ({"step": 1, "loss": 0.0}, "step 1 · loss 0.0000"),
     ],
-)
+)  # fmt: skip
 def test_progress_says_what_is_known(values: dict[str, Any], said: str) -> None:
     assert progress_text(ev.Progress(t=T, attempt=1, **values)) == said
     assert progress_text(ev.Progress(t=T, attempt=1, step=3), 7) == "step 3/7"
@@ -216,6 +217,19 @@ def test_what_a_verdict_comes_to(tmp_path: Path) -> None:
     assert list(verdict_lines(dataclasses.replace(plain, failure=FailureClass.HEALTHY), run, 1)) == []
     user = dataclasses.replace(plain, failure=FailureClass.TERMINATED, reason=Reason.USER)
     assert list(verdict_lines(user, run, 1)) == [("INFO", "out of memory")]
+    sure = dataclasses.replace(
+        plain,
+        title="out of memory: boom",
+        node="n3",
+        cause=Cause("/x/a.log", 0, "boom " + "x" * 300),
+        consequences=(Consequence(FailureClass.WORKER_CRASH, 0, "a", 1),) * 2,
+    )
+    assert list(verdict_lines(sure, run, 1)) == [
+        ("ERROR", "cuda_oom (50 % sure): out of memory: boom"),
+        ("ERROR", "node   n3"),
+        ("ERROR", f"cause  /x/a.log  boom {'x' * 234}…"),
+        ("INFO", "what followed: worker crash ×2"),
+    ]
     told = dataclasses.replace(plain, advice=("a", "b", "c", "d"), cause=Cause("/x/a.log", 3, "boom"))
     assert list(verdict_lines(told, run, 1)) == [
         ("ERROR", "cuda_oom (50 % sure): out of memory"),

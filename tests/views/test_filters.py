@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.run.state import AttemptState, RankState
-from supervisor.views.logs.query import BadQueryError, Query
-from supervisor.views.model.run_list import filter_trouble
-from supervisor.views.wording.phrases import place_of
+from supervisor.run.paths import RunPaths
+from supervisor.run.state import RunState
+from supervisor.views.model.run_list import RunRow, filter_trouble, filtered
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,37 +16,23 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("loss<x", "loss<x: x is no number: write one, as in loss<2.5"),
-        ("state:failed loss>=", ""),
-        ("loss<2.5 step>=100", ""),
-        ("name<ada", "name<ada: name is no number: use : or = with it, as in name:ada"),
-        ("a<b words", ""),
+        ("loss<x", "loss<x: x is no number: write one, as in loss<2.5"), ("state:failed loss>=", ""),
+        ("loss<2.5 step>=100", ""), ("total<=x", "total<=x: x is no number: write one, as in total<=2.5"),
+        ("duration>=X", "duration>=X: x is no number: write one, as in duration>=2.5"),
+        ("attempts>1s", "attempts>1s: 1s is no number: write one, as in attempts>2.5"),
+        ("step<=x", "step<=x: x is no number: write one, as in step<=2.5"),
+        *(
+            (f"{field}>1", f"{field}>1: {field} is no number: use : or = with it, as in {field}:1")
+            for field in ("state", "id", "note", "failure", "host", "started")
+        ),
+        ("name<ada", "name<ada: name is no number: use : or = with it, as in name:ada"), ("a<b words", ""),
         ("failure:cuda_omm state:zzz nme:x", ""),
     ],
-)
+)  # fmt: skip
 def test_the_list_of_runs_says_what_is_wrong_with_a_filter(typed: str, said: str) -> None:
     assert filter_trouble(typed) == said
 
 
-@pytest.mark.parametrize("typed", ["loss<x", "loss<2", "step>=100", "error lr!=0"])
-def test_a_log_has_no_values_to_compare(typed: str) -> None:
-    with pytest.raises(BadQueryError, match="filtered by words"):
-        Query.parse(typed)
-
-
-@pytest.mark.parametrize("typed", ['"loss<x"', "/loss<2/", "a<b", "[00:10<05:33", "loss", "-x>y"])
-def test_words_that_only_look_like_it_are_words(typed: str) -> None:
-    assert Query.parse(typed)
-
-
-def test_a_watched_log_that_names_no_rank_is_said_by_its_name() -> None:
-    unknown = AttemptState(number=1, planned_t=0.0, ranks={0: RankState(local_rank=0, stdout="/w/train.log")})
-    known = AttemptState(
-        number=1, planned_t=0.0, ranks={0: RankState(local_rank=0, rank=0, stdout="/w/train.log")}
-    )
-    early = AttemptState(
-        number=1, planned_t=0.0, ranks={0: RankState(local_rank=0, stdout="tree/0/stdout.log")}
-    )
-    assert place_of(unknown, "/w/train.log", 7) == "w/train.log:7"
-    assert place_of(known, "/w/train.log", 7) == "rank 0 train.log:7"
-    assert place_of(early, "tree/0/stdout.log", 7) == "rank 0 stdout.log:7", "the rank is learnt later"
+def test_a_bad_expression_filters_everything_out_and_is_said() -> None:
+    assert filter_trouble("x /(/").startswith("/(/ is not a valid regular expression: ")
+    assert filtered([RunRow(RunPaths(ROOT), RunState(), live=False)], "/(/", 0.0) == []

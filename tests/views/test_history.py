@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.views.model.thinned_series import Whole, single, smooth
+from supervisor.views.model.thinned_series import Recent, Whole, lives_on, single, smooth
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400)
 
@@ -48,21 +48,35 @@ def test_attempts_never_merge(attempts: list[int]) -> None:
     assert all(p.low == p.high == p.attempt for p in whole.view())
 
 
-@given(values)
-def test_smooth_stays_within_the_values(found: list[float]) -> None:
-    points = [single(float(i), float(i), value, 1) for i, value in enumerate(found)]
-    smoothed = smooth(points)
-    assert len(smoothed) == len(points)
-    slack = 1e-6 * max(1.0, *map(abs, found))
-    assert min(found) - slack <= min(smoothed) <= max(smoothed) <= max(found) + slack
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=120))
+def test_smooth_weighs_each_value_by_its_distance(found: list[float]) -> None:
+    points = [single(i, i, value, 1) for i, value in enumerate(found)]
+    keep = 1 - 2 / (max(3.0, len(found) / 30) + 1)
+    for at, value in enumerate(smooth(points)):
+        weights = [keep ** abs(at - other) for other in range(len(found))]
+        mean = sum(w * v for w, v in zip(weights, found, strict=True)) / sum(weights)
+        assert value == pytest.approx(mean, abs=1e-6)
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    recent, whole = Recent(2), Whole(9)
+    for number, value in enumerate((1.0, math.nan, math.inf, 2.0, 3.0)):
+        recent.add(single(number, number, value, 1))
+        whole.add(single(number, number, value, 1))
+    assert [point.mean for point in recent.view()] == [2.0, 3.0]
+    assert [point.mean for point in whole.view()] == [1.0, 2.0, 3.0]
+    assert whole.view() is whole.view()
+
+
+def test_a_step_that_a_later_attempt_repeats_is_dead() -> None:
+    cuts = {1: 5.0}
+    found = [
+        lives_on(single(0.0, step, 1.0, attempt), cuts)
+        for step, attempt in ((4, 1), (5, 1), (None, 1), (9, 2))
+    ]
+    assert found == [True, False, True, True]
 
 
 def test_smooth_begins_anew_with_each_attempt() -> None:
     points = [single(i, i, 10.0, 1) for i in range(50)] + [single(i, i, 1.0, 2) for i in range(50)]
     assert smooth(points)[50] == 1.0
-
-
-def test_a_smoothed_line_runs_amid_a_falling_one_and_not_behind_it() -> None:
-    falling = [single(i, i, 100.0 - i, 1) for i in range(100)]
-    smoothed = smooth(falling)
-    assert smoothed[50] == pytest.approx(50.0, abs=0.01)

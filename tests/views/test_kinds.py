@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from string import Formatter
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.job.batch import BatchChange, BatchSpec
 from supervisor.job.spec import IN_CODE, BatchAnswer, BatchQuestion, Unread
@@ -21,9 +23,16 @@ from supervisor.run.records import (
     Sameness,
     SpecChange,
 )
-from supervisor.run.state import Moment
+from supervisor.run.state import AttemptState, Moment, RunState
 from supervisor.views.appearance import Lang
-from supervisor.views.wording.kinds import OPTIONAL, sections
+from supervisor.views.wording.kinds import (
+    OPTIONAL,
+    changed_text,
+    epoch_text,
+    place_of_end,
+    reading_text,
+    sections,
+)
 from supervisor.views.wording.translate import english, words_in
 from tests.keeper.fakes import verdict_of
 from tests.views.sentences import sentences
@@ -95,17 +104,10 @@ def done(kind: ev.RequestKind) -> ev.RequestDone:
 CLOCK = "the machine's clock was set {} by 3600 s: times here continue without the jump"
 # The events, and the newest moment in English.
 EXAMPLES: list[tuple[list[ev.Event], str]] = [
-    (
-        [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True)],
-        "a new supervisor process adopted the run",
-    ),
-    (
-        [ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", continued_by="kim")],
-        "kim continues the run",
-    ),
+    ([ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", adopted=True)], "a new supervisor process adopted the run"),
+    ([ev.KeeperStarted(t=1.0, pid=1, start_time=1.0, version="1", continued_by="kim")], "kim continues the run"),
     ([ev.ClockSet(t=1.0, ahead_s=3600.4)], CLOCK.format("forward")),
-    ([ev.ClockSet(t=1.0, ahead_s=-3600.4)], CLOCK.format("back")),
-    (started(), "attempt 1: first launch"),
+    ([ev.ClockSet(t=1.0, ahead_s=-3600.4)], CLOCK.format("back")), (started(), "attempt 1: first launch"),
     (
         [
             *started(
@@ -119,142 +121,44 @@ EXAMPLES: list[tuple[list[ev.Event], str]] = [
         "attempt 2: as asked, with --lr 1e-2 → 3e-3, − --fused, + --seed 1",
     ),
     ([*started(), one(ev.CheckpointCommitted, step=1800, path="c")], "checkpoint at step 1800"),
-    (
-        [
-            one(
-                ev.EvidenceSeen,
-                failure=FailureClass.CUDA_OOM,
-                role="cause",
-                text="{0}" * 99,
-                path="p",
-                rank=1,
-            )
-        ],
-        f"rank 1: cuda_oom — {('{0}' * 99)[:160]}",
-    ),
-    (
-        [one(ev.RankFailing, local_rank=1, sign=ev.FailureSign.EXITING, text="boom")],
-        "rank 1 is exiting after an error",
-    ),
+    ([one(ev.EvidenceSeen, failure=FailureClass.CUDA_OOM, role="cause", text="{0}" * 99, path="p", rank=1)], f"rank 1: cuda_oom — {('{0}' * 99)[:160]}"),
+    ([one(ev.RankFailing, local_rank=1, sign=ev.FailureSign.EXITING, text="boom")], "rank 1 is exiting after an error"),
     (stopped(ev.StopWhy.SIGNAL, ""), "stopping: signalled"),
     ([one(ev.StopStepTaken, step=ev.StopStep.SURVIVORS, pids=(4, 5))], "processes that would not end: 4, 5"),
     ([left(ev.LeftWhy.AFTER_SUCCESS, 2)], "left running after exit 0: 1, 2 python"),
     ([*started(), ended(None)], "attempt 1 ended"),
     ([*stopped(ev.StopWhy.REQUEST), ended(1)], "attempt 1 ended: stopped by ada"),
-    (
-        [*started(), one(ev.Diagnosed, verdict=verdict_of(FailureClass.CUDA_OOM))],
-        f"verdict: {verdict_of(FailureClass.CUDA_OOM).title}",
-    ),
+    ([*started(), one(ev.Diagnosed, verdict=verdict_of(FailureClass.CUDA_OOM))], f"verdict: {verdict_of(FailureClass.CUDA_OOM).title}"),
     ([*started(), decided(DecisionKind.RESTART)], "restart: stopped on request"),
     ([one(ev.Held, reason="ada stopped the restart")], "waiting for you: ada stopped the restart"),
     ([done(ev.RequestKind.STOP_NOW)], "ada asked: stop now"),
-    (
-        [ev.RequestRefused(t=5.0, request_id="1", request="stop_now", by="ada", reason="nothing runs")],
-        "refused stop_now: nothing runs",
-    ),
-    (
-        [one(ev.StallFlagged, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)],
-        "No progress for 10 s",
-    ),
+    ([ev.RequestRefused(t=5.0, request_id="1", request="stop_now", by="ada", reason="nothing runs")], "refused stop_now: nothing runs"),
+    ([one(ev.StallFlagged, since=1.0, waited_s=9.6, stage="step", pace_s=1.2, flag_s=3.6)], "No progress for 10 s"),
     ([one(ev.StallEnded, stalled_s=12.4)], "Active again after 12 s"),
-    (
-        [one(ev.LossNotFinite, value="nan", step=120, rank=0, last=1.25)],
-        "the loss became nan at step 120 on rank 0, last 1.25",
-    ),
-    (
-        [ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200")],
-        "checkpoint 200 is kept as a copy: /r/.stoker-kept-200",
-    ),
-    (
-        [ev.PlanConfirmed(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2")],
-        "as planned: micro-batch 8 × accumulation 2",
-    ),
-    (
-        [
-            ev.PlanDiffers(
-                t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2", measured="micro-batch 16"
-            )
-        ],
-        "planned micro-batch 8 × accumulation 2, measured micro-batch 16",
-    ),
-    (
-        [ev.ResumeMissed(t=2.0, attempt=2, step=200, began=0)],
-        "did not resume: began at step 0, not after checkpoint 200",
-    ),
+    ([one(ev.LossNotFinite, value="nan", step=120, rank=0, last=1.25)], "the loss became nan at step 120 on rank 0, last 1.25"),
+    ([ev.CheckpointKept(t=2.0, attempt=2, step=200, path="/o/200.pt", copy="/r/.stoker-kept-200")], "checkpoint 200 is kept as a copy: /r/.stoker-kept-200"),
+    ([ev.PlanConfirmed(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2")], "as planned: micro-batch 8 × accumulation 2"),
+    ([ev.PlanDiffers(t=2.0, attempt=2, planned="micro-batch 8 × accumulation 2", measured="micro-batch 16")], "planned micro-batch 8 × accumulation 2, measured micro-batch 16"),
+    ([ev.ResumeMissed(t=2.0, attempt=2, step=200, began=0)], "did not resume: began at step 0, not after checkpoint 200"),
     ([one(ev.LossFinite, loss=1.5, step=124)], "the loss is a number again at step 124: 1.5"),
     ([one(ev.HangCountdown, until=9.0, left_s=30.0, text="x", rule="r")], "ended as a hang in 30 s"),
     ([one(ev.HangWithdrawn, rule="r", why="the stacks change")], "not ended: the stacks change"),
-    (
-        [one(ev.HangFound, waited_s=1.0, act_s=1.0, text="rank 3 waiting for data at my/data.py:41")],
-        "hang: rank 3 waiting for data at my/data.py:41",
-    ),
-    (
-        [
-            one(
-                ev.WaitingFor,
-                precondition=Precondition.PORT,
-                text="waiting, 60 s at most: port 7 is still held by pid 9",
-            )
-        ],
-        "waiting, 60 s at most: port 7 is still held by pid 9",
-    ),
+    ([one(ev.HangFound, waited_s=1.0, act_s=1.0, text="rank 3 waiting for data at my/data.py:41")], "hang: rank 3 waiting for data at my/data.py:41"),
+    ([one(ev.WaitingFor, precondition=Precondition.PORT, text="waiting, 60 s at most: port 7 is still held by pid 9")], "waiting, 60 s at most: port 7 is still held by pid 9"),
     ([one(ev.LaunchCleared, waited_s=1.0, text="waited 60 s: the disk")], "waited 60 s: the disk"),
-    (
-        [*started(), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
-        "the next step came 4.0 s after the failure",
-    ),
-    (
-        [*stopped(ev.StopWhy.REQUEST), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)],
-        "the next step came 4.0 s after the stop",
-    ),
-    (
-        [
-            ev.ResumeCompared(
-                t=1.0,
-                attempt=2,
-                result=Sameness.DIFFERS,
-                difference=Difference.DATA_ORDER,
-                text="30 steps trained twice",
-            )
-        ],
-        "attempt 2: differs: data order: 30 steps trained twice",
-    ),
+    ([*started(), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)], "the next step came 4.0 s after the failure"),
+    ([*stopped(ev.StopWhy.REQUEST), ended(1), ev.Recovered(t=6.0, attempt=2, after=1, total_s=4.04)], "the next step came 4.0 s after the stop"),
+    ([ev.ResumeCompared(t=1.0, attempt=2, result=Sameness.DIFFERS, difference=Difference.DATA_ORDER, text="30 steps trained twice")], "attempt 2: differs: data order: 30 steps trained twice"),
     ([ev.ProbeStarted(t=1.0, probe=2, micro_batch=8, argv=())], "probe 2: does micro-batch 8 fit?"),
-    (
-        [
-            ev.ProbeEnded(
-                t=1.0, probe=2, micro_batch=8, fitted=False, why="does not fit (cuda_oom)", took_s=1.0
-            )
-        ],
-        "probe 2: micro-batch 8 does not fit (cuda_oom)",
-    ),
-    (
-        [
-            ev.BatchFitted(
-                t=2.0,
-                probes=3,
-                batch=None,
-                text="not even the smallest micro-batch fits; starting as asked for",
-            )
-        ],
-        "not even the smallest micro-batch fits; starting as asked for",
-    ),
+    ([ev.ProbeEnded(t=1.0, probe=2, micro_batch=8, fitted=False, why="does not fit (cuda_oom)", took_s=1.0)], "probe 2: micro-batch 8 does not fit (cuda_oom)"),
+    ([ev.BatchFitted(t=2.0, probes=3, batch=None, text="not even the smallest micro-batch fits; starting as asked for")], "not even the smallest micro-batch fits; starting as asked for"),
     ([*started(), one(ev.BatchAsked, question=COUNTS)], "asked: what does --bs 24 count?"),
-    (
-        [*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)],
-        "trial 2: --mini 8 makes the micro-batch",
-    ),
-    (
-        [*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="never", day="2026-11-22")],
-        "you answered on 2026-11-22: it resumes: not at all",
-    ),
+    ([*started(), ev.BatchAnswered(t=2.0, question=MAKES, value="--mini", trial=2)], "trial 2: --mini 8 makes the micro-batch"),
+    ([*started(), ev.BatchAnswered(t=2.0, question=RESUMES, value="never", day="2026-11-22")], "you answered on 2026-11-22: it resumes: not at all"),
     ([ev.NodeSeen(t=2.0, node=1, sight=ev.NodeSight.JOINED, host="gpu7")], "node 1 (gpu7) joined"),
     ([ev.NoteAdded(t=2.0, text="stop [x] {0}", by="kim")], "note: stop [x] {0}"),
-    (
-        [ev.RunEnded(t=3.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="finished at step 1000")],
-        "gave up: finished at step 1000",
-    ),
-]
+    ([ev.RunEnded(t=3.0, outcome=ev.Outcome.GAVE_UP, exit_code=4, reason="finished at step 1000")], "gave up: finished at step 1000"),
+]  # fmt: skip
 
 
 def moments() -> Iterator[Moment]:
@@ -270,6 +174,49 @@ def test_the_newest_moment_reads(events: list[ev.Event], text: str) -> None:
     assert english.moment(newest) == text
     chinese = words_in(Lang.ZH).moment(newest)
     assert chinese != text or newest.kind in {"evidence_seen", "launch_cleared"}
+
+
+def watched(**facts: Any) -> RunState:
+    attempt = AttemptState(number=1, planned_t=0.0, log_checked=True)
+    progress = ev.Progress(t=1.0, attempt=1, **facts)
+    return RunState(mode="observed", attempts=(attempt,), progress=progress)
+
+
+FIRST, LAST, NEW = (
+    AttemptState(number=number, planned_t=0.0, last_step=step)
+    for number, step in ((1, 1200), (2, None), (1, None))
+)
+TWO = replace(watched(epoch=2.0), attempts=(FIRST, LAST))
+SMALLER = SpecChange(
+    batch=BatchChange(BatchSpec(16, 2, 2), BatchSpec(8, 4, 2)),
+    env=(("A", "1"),), set_args=(("--lr", "2"), ("--x", "")), argv=("a",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (reading_text(watched(lag_bytes=63_000_000, log_bytes=100_000_000)), "reading 100 MB, 37 %"),
+        (reading_text(watched(lag_bytes=100_000, log_bytes=100_000)), "reading 100 KB, 0 %"),
+        (reading_text(watched(log_bytes=100_000)), ""), (reading_text(watched(lag_bytes=5)), ""),
+        (reading_text(replace(watched(lag_bytes=5, log_bytes=9), mode="launched")), ""),
+        (reading_text(RunState(journal_read=(1, 3))), "reading 3 bytes, 33 %"),
+        (reading_text(replace(watched(), attempts=(NEW,))), "reading"), (reading_text(RunState(attempts=(NEW,))), ""),
+        (reading_text(replace(watched(), attempts=(replace(NEW, ended_t=1.0),))), ""),
+        (reading_text(replace(watched(), attempts=(replace(NEW, verdict=verdict_of()),))), ""),
+        (epoch_text(RunState()), ""), (epoch_text(watched()), ""), (epoch_text(watched(epoch=3.5)), "epoch 3.5"),
+        (epoch_text(watched(epoch=10.0, total_epochs=10.0)), "epoch 10 / 10"),
+        (epoch_text(watched(epoch=10.256, total_epochs=10.0)), "epoch 10.26"),
+        (place_of_end(TWO, 7, FIRST), "step 1 200"), (place_of_end(TWO, 7, LAST), "step 7"),
+        (place_of_end(TWO, None, LAST), "epoch 2"), (place_of_end(TWO, None, NEW), "before its first step"),
+        (place_of_end(replace(TWO, progress=None), None, LAST), "before its first step"),
+        (place_of_end(replace(TWO, progress=None), None, replace(LAST, first_loss=2.0)), ""),
+        (place_of_end(watched(lag_bytes=5, log_bytes=9), 7, NEW), ""), (changed_text(SpecChange()), ""),
+        (changed_text(SMALLER), "micro-batch 16 → 8, accumulation 2 → 4, A=1, --lr 2, --x, other arguments"),
+    ],
+)  # fmt: skip
+def test_reading_epochs_ends_and_changes_in_words(said: str, text: str) -> None:
+    assert said == text
 
 
 def test_values_stand_where_the_language_puts_them() -> None:

@@ -200,19 +200,12 @@ def test_equal_tracebacks_fold_whole_and_others_not_at_all(tmp_path: Path) -> No
 LINES = st.lists(
     st.sampled_from(
         [
-            *trace(None, "ValueError: x"),
-            *trace(None, "ValueError: y"),
-            *REPORT[-4:],
-            "",
-            "step 1",
-            "  indented",
-            FAILED,
-            CLOSING,
-            "During handling of the above exception, another exception occurred:",
+            *trace(None, "ValueError: x"), *trace(None, "ValueError: y"), *REPORT[-4:], "", "step 1", "  indented", FAILED,
+            CLOSING, "During handling of the above exception, another exception occurred:",
         ]
     ),
     max_size=30,
-)
+)  # fmt: skip
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

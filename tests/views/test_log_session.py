@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from supervisor.run.journal import read_state
 from supervisor.views.logs import file, session, stream
 from supervisor.views.logs import reading as lc
 from supervisor.views.logs.merge import Row
+from supervisor.views.logs.open_logs import NothingThereError
 from supervisor.views.logs.query import Query
 from supervisor.views.logs.session import Interrupted, LogSession
 from supervisor.views.logs.viewport import ONLY_MATCH, PAST_NEWEST, PAST_OLDEST, LogViewport
@@ -165,6 +166,22 @@ def test_a_size_that_a_key_interrupts_is_not_lost(tmp_path: Path) -> None:
 
         read.session.tell(resize)
         read.until(lambda: read.page is not None and len(read.page.rows) == HEIGHT - 3)
+
+
+def test_a_new_request_aborts_a_long_one(tmp_path: Path) -> None:
+    with reading(tmp_path / "run") as read:
+        begun: list[int] = []
+
+        def endless(view: LogViewport) -> None:
+            while True:
+                begun.append(1)
+                with suppress(NothingThereError):
+                    view.to_place(lc.LogAt(step=1e9))
+
+        read.session.ask(endless)
+        read.until(lambda: bool(begun))
+        read.session.ask(LogViewport.to_start)
+        read.until(lambda: read.last_line == HEIGHT)
 
 
 def test_a_page_that_cannot_be_made_is_reported_and_the_next_one_comes(

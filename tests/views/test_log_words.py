@@ -21,6 +21,13 @@ def test_a_number_is_a_line(typed: str, line: int) -> None:
     assert parse_jump(typed) == LogAt(line=line)
 
 
+@pytest.mark.parametrize(
+    ("typed", "step"), [("step 1200", 1200), ("step 1,200", 1200), (":step 12 000", 12000), ("step 7", 7)]
+)
+def test_a_step_is_named_as_such(typed: str, step: float) -> None:
+    assert parse_jump(typed) == LogAt(step=step)
+
+
 def local(*parts: int) -> datetime:
     """What a person types is local time."""
     return datetime(*parts)  # type: ignore[arg-type]  # noqa: DTZ001
@@ -29,13 +36,11 @@ def local(*parts: int) -> datetime:
 @pytest.mark.parametrize(
     ("typed", "when", "has_day"),
     [
-        ("14:52", local(2026, 11, 23, 14, 52), False),
-        (":14:52:10", local(2026, 11, 23, 14, 52, 10), False),
-        ("0:00", local(2026, 11, 23), False),
-        ("2026-02-03 04:05", local(2026, 2, 3, 4, 5), True),
+        ("14:52", local(2026, 11, 23, 14, 52), False), (":14:52:10", local(2026, 11, 23, 14, 52, 10), False),
+        ("0:00", local(2026, 11, 23), False), ("2026-02-03 04:05", local(2026, 2, 3, 4, 5), True),
         ("2026-2-3T04:05:06", local(2026, 2, 3, 4, 5, 6), True),
     ],
-)
+)  # fmt: skip
 def test_a_time_is_of_today_to_the_whole_second(
     monkeypatch: pytest.MonkeyPatch, typed: str, when: datetime, has_day: bool
 ) -> None:
@@ -53,19 +58,14 @@ def test_what_names_no_place_is_refused_with_what_was_typed(typed: str) -> None:
 @pytest.mark.parametrize(
     ("text", "who", "found"),
     [
-        ("[rank3]: step 5", AGENT, ("3", "step 5")),
-        ("[rank3]: step 5", "", ("3", "step 5")),
-        ("[rank3]: step 5", "0", ("3", "step 5")),
-        ("(RANK 2) step 5", AGENT, ("2", "(RANK 2) step 5")),
+        ("[rank3]: step 5", AGENT, ("3", "step 5")), ("[rank3]: step 5", "", ("3", "step 5")),
+        ("[rank3]: step 5", "0", ("3", "step 5")), ("(RANK 2) step 5", AGENT, ("2", "(RANK 2) step 5")),
         ("10:00:00 WARNING [rank2] y", "", ("2", "10:00:00 WARNING [rank2] y")),
-        ("10:00:00 WARNING [rank2] y", "1", None),
-        ("step 5", AGENT, (AGENT, "step 5")),
-        ("step 5", "", ("", "step 5")),
-        ("step 5", "1", ("1", "step 5")),
-        ("[default0]:step 5", "", ("0", "step 5")),
-        ("[info] step 5", "1", ("1", "[info] step 5")),
+        ("10:00:00 WARNING [rank2] y", "1", None), ("step 5", AGENT, (AGENT, "step 5")),
+        ("step 5", "", ("", "step 5")), ("step 5", "1", ("1", "step 5")),
+        ("[default0]:step 5", "", ("0", "step 5")), ("[info] step 5", "1", ("1", "[info] step 5")),
     ],
-)
+)  # fmt: skip
 def test_a_prefix_names_the_rank_that_wrote(text: str, who: str, found: tuple[str, str] | None) -> None:
     assert split_rank(text, who) == (found or (who, text))
 
@@ -73,19 +73,13 @@ def test_a_prefix_names_the_rank_that_wrote(text: str, who: str, found: tuple[st
 @pytest.mark.parametrize(
     ("line", "tone"),
     [
-        ("loss 2.1", Tone.PLAIN),
-        ("Traceback (most recent call last):", Tone.BAD),
-        ("ValueError: bad shape", Tone.BAD),
-        ("RuntimeError", Tone.BAD),
-        ("CUDA out of memory", Tone.BAD),
-        ("UserWarning: slow", Tone.WARN),
-        ("WARN retry", Tone.WARN),
-        ("UserWarning: from ValueError: x", Tone.BAD),
-        ("an error rate of 0.2 with no warning", Tone.PLAIN),
-        ("." * 389 + " ValueError: bad", Tone.BAD),
-        ("." * 390 + " ValueError: bad", Tone.PLAIN),
+        ("loss 2.1", Tone.PLAIN), ("Traceback (most recent call last):", Tone.BAD),
+        ("ValueError: bad shape", Tone.BAD), ("RuntimeError", Tone.BAD), ("CUDA out of memory", Tone.BAD),
+        ("UserWarning: slow", Tone.WARN), ("WARN retry", Tone.WARN),
+        ("UserWarning: from ValueError: x", Tone.BAD), ("an error rate of 0.2 with no warning", Tone.PLAIN),
+        ("." * 389 + " ValueError: bad", Tone.BAD), ("." * 390 + " ValueError: bad", Tone.PLAIN),
     ],
-)
+)  # fmt: skip
 def test_the_tone_of_a_line_is_that_of_its_words(line: str, tone: Tone) -> None:
     assert tone_of(line) is tone
 

@@ -109,6 +109,8 @@ def test_a_time_leads_to_its_newest_day_where_stamps_name_month_and_day_in_every
             assert f"hour {before}," in under_cursor(view), hour
         view.to_place(lc.LogAt(t=T0 - 2 * 86400))
         assert "hour 48," in under_cursor(view)
+        with pytest.raises(NothingThereError, match=r"^no line is as late as 10:00:00$"):
+            view.to_place(lc.LogAt(t=T0 + 86400))
 
 
 def test_another_rank_is_shown_at_the_time_of_the_line_under_the_cursor(tmp_path: Path) -> None:
@@ -129,6 +131,118 @@ def test_another_rank_is_shown_at_the_time_of_the_line_under_the_cursor(tmp_path
         assert page.cursor is not None
         view.show(Query.parse("r2"), page.rows[page.cursor])
         assert view.page().rows[-1].text.endswith("rank 2 at 19"), "it wrote nothing later"
+        view.show(Query.parse("r0-1"))
+        for rank in range(2):
+            view.to_place(lc.LogAt(path=f"{rank}/stdout.log", line=31))
+            page = view.page()
+            assert (page.merged_by, page.cursor) == ("time", 5)
+            there = [f"2026-11-21 10:00:{n},500 rank {r} at {n}" for n in range(27, 33) for r in range(2)]
+            assert [row.text for row in page.rows] == there[1 + rank : 11 + rank]
+
+
+def test_a_page_says_where_it_is_and_what_is_around_it(tmp_path: Path) -> None:
+    run = attempts_on_disk(tmp_path, 2, lines=0)
+    path = write(run, 2, "0/stdout.log", [f"line {n:03}" for n in range(1, 101)])
+    with view_of(run, state_of(2, 2, ended=False), height=10) as view:
+        page = view.page()
+        assert [row.text for row in page.rows] == [f"line {n:03}" for n in range(91, 101)]
+        assert (page.cursor, page.jump, page.following, page.grows, page.below) == (None, 0, True, True, None)
+        assert (page.attempt, page.attempts, page.ranks, page.merged_by) == (2, 2, ("0", "1"), "")
+        assert (page.numbers, page.line_count, page.size_bytes) == (tuple(range(91, 101)), 100, 900)
+        assert page.logs[page.alone or 0].path == path
+        view.to_place(lc.LogAt(path="0/stdout.log", line=51))
+        view.to_place(lc.LogAt(attempt=2, path=str(path), offset=50 * 9))
+        page = view.page()
+        assert [row.text for row in page.rows] == [f"line {n:03}" for n in range(46, 56)]
+        assert (page.cursor, page.jump, page.following, page.below) == (5, 2, False, 45)
+        assert (page.place_ratio, page.shown, page.search, page.empty_why) == (0.55, None, None, "")
+        assert page.place_of(page.rows[5]) == lc.LogAt(attempt=2, path=str(path), offset=450)
+        view.show(Query.parse("line 09"), page.rows[5])
+        view.find(Query.search("9"), None)
+        while view.logs.count(is_moved=True):
+            pass
+        page = view.page()
+        assert page.shown == lc.Tally(11, 1.0)
+        assert page.search == lc.Tally(11, 1.0, 11, at_match=True)
+        assert [row.text for row in page.rows] == [f"line {n:03}" for n in range(90, 100)]
+        with pytest.raises(NothingThereError, match=r"^not found$"):
+            view.find(Query.search("08"), None)
+        with pytest.raises(NothingThereError, match=r"^that line is not there any more$"):
+            view.to_place(lc.LogAt(path=str(path), offset=10_000))
+
+
+def test_an_attempt_before_the_first_and_behind_the_last_is_refused(tmp_path: Path) -> None:
+    run = attempts_on_disk(tmp_path, 3)
+    with view_of(run, state_of(3, 2, ended=False)) as view:
+        path = str(view.logs.streams[3].ref.path)
+        names = [
+            path,
+            "1/stdout.log",
+            "./1/stdout.log",
+            "stdout.log",
+            "agent.log",
+            "tdout.log",
+            "2/agent.log",
+        ]
+        assert [view.logs.index_of(name) for name in names] == [3, 3, 3, 1, 0, None, None]
+        with pytest.raises(NothingThereError, match=r"^attempt 3 is the last$"):
+            view.other_attempt(1)
+        for number in (2, 1):
+            view.other_attempt(-1)
+            page = view.page()
+            assert (page.attempt, page.grows, page.following) == (number, False, True)
+            assert page.rows[-1].text == f"attempt {number} line 4"
+        with pytest.raises(NothingThereError, match=r"^attempt 1 is the first$"):
+            view.other_attempt(-1)
+        view.to_place(lc.LogAt(attempt=3, path="1/stdout.log", line=1))
+        assert (view.page().attempt, under_cursor(view)) == (3, "attempt 3 line 0")
+        view.other_attempt(-1)
+        view.follow()
+        assert view.page().attempt == 3
+        view.update(RunState())
+        view.other_attempt(-1)
+        assert view.page().empty_why == "no log file has appeared yet"
+
+
+def test_a_row_is_copied_without_secrets_and_is_of_the_step_above(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    said = ["step 7 loss 2.5", *["plain"] * 61, "step 8 loss 2.4", "api_key=sk-0123456789abcdefghij"]
+    write(run, 1, "0/stdout.log", [f"[rank0]: {text}" for text in said])
+    write(run, 1, "0/stderr.log", ["x" * 9_999] * 60)
+    with view_of(run, state_of(1, 1)) as view:
+        view.show(Query.parse("stream:stdout"))
+        rows = view.page().rows
+        steps = {n: view.point(rows[n]).step for n in (0, 1, 60, 61, 62)}
+        assert steps == {0: 7, 1: 7, 60: 7, 61: None, 62: 8}
+        assert view.point(rows[63]) == lc.LogAt(attempt=1, step=8, t=T0 + 100)
+        assert view.copied(rows[63], rows[62]) == lc.Copied("step 8 loss 2.4\napi_key=<redacted>", 2)
+        view.show(Query.parse("stream:stderr"))
+        rows = view.page().rows
+        assert view.copied(rows[0], rows[-1]).lines == 50, "more than a terminal passes on"
+
+
+def test_an_empty_page_says_why(tmp_path: Path) -> None:
+    run = RunPaths(tmp_path)
+    with view_of(run, state_of(1, 1)) as view:
+        assert view.page().empty_why == "0/stdout.log: No such file or directory"
+        view.update(state_of(1, 0))
+        assert view.page().empty_why == "no log file has appeared yet"
+        write(run, 1, "agent.log", [])
+        view.refresh()
+        assert view.page().empty_why == "no log of a rank is known"
+        write(run, 1, "0/stdout.log", [])
+        view.update(state_of(1, 2))
+        assert view.page().empty_why == "the ranks have not written a line yet"
+        write(run, 1, "0/stdout.log", ["x"])
+        view.refresh()
+        said = {
+            "r2-3": "this log has ranks 0-1",
+            "node:2,4": "there is no node 2,4",
+            "zzz": "no line matches",
+        }
+        for typed, why in said.items():
+            view.show(Query.parse(typed))
+            assert view.page().empty_why == f"{why}; f changes the filter, Esc clears it"
 
 
 def test_a_new_attempt_does_not_move_who_stands_in_an_old_one(tmp_path: Path) -> None:
@@ -248,12 +362,18 @@ def test_what_happens_to_a_file_is_said_and_the_page_follows_it(tmp_path: Path) 
     path = write(run, 1, "0/stdout.log", [f"line {n}" for n in range(500)])
     with view_of(run, state_of(1, 1, ended=False)) as view:
         view.page()
-        path.write_bytes(b"cut short\n")
+        view.find(Query.search("line 1"), None)
+        path.write_bytes(b"cut short: line 1\n")
         assert notes_of(view) == ["0/stdout.log was cut or replaced; it is read again"]
-        assert texts(view) == ["cut short"]
+        while view.logs.count(is_moved=True):
+            pass
+        page = view.page()
+        assert (page.cursor, page.search) == (None, lc.Tally(1, 1.0))
+        assert texts(view) == ["cut short: line 1"]
+        view.follow()
         path.unlink()
         assert notes_of(view) == []
-        assert texts(view) == ["cut short"]
+        assert texts(view) == ["cut short: line 1"]
         path.write_bytes(b"back again\n")
         notes_of(view)
         assert texts(view) == ["back again"]

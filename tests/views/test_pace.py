@@ -168,6 +168,14 @@ def test_a_time_that_never_falls_is_that_since_the_start() -> None:
     since_start = [3.7 * n for n in range(1, 30)]
     assert job_pace(since_start[-1], since_start, None, 0) == (None, False)
     assert job_pace(since_start[-1], since_start, 3.7, 9) == (3.7, True)
+    assert job_pace(1.0, [1.0] * 9, 1.25, 5) == job_pace(1.0, [1.0] * 9, 0.8, 5) == (1.0, False)
+    assert job_pace(1.0, [1.0] * 9, 1.26, 5) == (1.26, True)
+    assert job_pace(1.0, [1.0] * 9, 0.79, 5) == (0.79, True)
+    assert job_pace(1.0, [1.0] * 9, 9.0, 4) == (1.0, False), "of few gaps"
+    assert job_pace(1.0, [1.0] * 9, 10.5, 2) == (10.5, True), "unless it is far off"
+    assert job_pace(1.0, [1.0] * 9, 10.0, 2) == job_pace(1.0, [1.0] * 9, 99.0, 1) == (1.0, False)
+    assert job_pace(1.0, [], 99.0, 9) == job_pace(1.0, [1.0], None, 9) == (1.0, False)
+    assert job_pace(None, [], 7.0, 1) == (7.0, True)
     assert job_pace(0.5, [0.5 + 0.1 * (n % 7) + n / 100 for n in range(60)], None, 0) == (0.5, False)
 
 

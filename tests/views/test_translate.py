@@ -38,8 +38,7 @@ SCREENS = sorted(
     p for p in (ROOT / "views/tui").rglob("*.py") if p.name not in {"textual_theme.py", "layout.py"}
 )
 RECORDS = [
-    *(ROOT / "diagnosis" / f"{name}.py" for name in ("verdict", "advice")),
-    ROOT / "diagnosis/hang_verdict.py",
+    *(ROOT / "diagnosis" / f"{name}.py" for name in ("verdict", "advice")), ROOT / "diagnosis/hang_verdict.py",
     ROOT / "cli/verdict_text.py",
     *(ROOT / "policy" / f"{name}.py" for name in ("rules", "decide", "changes", "same_training")),
     *(ROOT / "policy/health" / f"{name}.py" for name in ("early_signs", "straggler", "ending")),
@@ -47,137 +46,67 @@ RECORDS = [
         ROOT / "preflight" / f"{name}.py"
         for name in ("collective", "gpus", "host", "meeting", "network", "target")
     ),
-    ROOT / "preflight/checks.py",
-    ROOT / "run/trash.py",
-    ROOT / "run/ownership.py",
+    ROOT / "preflight/checks.py", ROOT / "run/trash.py", ROOT / "run/ownership.py",
     ROOT / "keeper/base/control_input.py",
     *(ROOT / "keeper" / f"{name}.py" for name in ("planning/readiness", "fit_batch", "requests")),
-    ROOT / "keeper/process/takeover.py",
-    ROOT / "keeper/stalls/hang_watch.py",
-    ROOT / "keeper/observer.py",
-    ROOT / "keeper/monitoring/collector.py",
-    *sorted((ROOT / "views/logs").glob("*.py")),
-    ROOT / "views/wording/phrases.py",
-    ROOT / "views/model/cause_context.py",
-    ROOT / "job/launch/guided.py",
-]
+    ROOT / "keeper/process/takeover.py", ROOT / "keeper/stalls/hang_watch.py", ROOT / "keeper/observer.py",
+    ROOT / "keeper/monitoring/collector.py", *sorted((ROOT / "views/logs").glob("*.py")),
+    ROOT / "views/wording/phrases.py", ROOT / "views/model/cause_context.py", ROOT / "job/launch/guided.py",
+]  # fmt: skip
 STORY = ROOT / "views/headless/story.py"  # of which the report of a trial is translated
 # What stands in a sentence's gaps.
 FILLERS = (
-    "7",
-    "cuda_oom",
-    "finished",
-    "failed",
-    "restart",
-    "3 m 07 s",
-    "GPU memory ran out",
+    "7", "cuda_oom", "finished", "failed", "restart", "3 m 07 s", "GPU memory ran out",
     "1 × accumulation 2 × 2 ranks = global batch 4",
-)
+)  # fmt: skip
 KEPT = frozenset(["nan", "inf", "GiB", "rank", "ranks", "torch", "stoker", "pt", "PATH", "e", "r"])
 # A verb's help, and the check of data files, whose findings are the trainer's own words.
 ENGLISH_ALONE = frozenset(
     (
-        CHECK_USAGE,
-        "stoker check",
-        "files, or folders of .bin, .jsonl and .txt files",
+        CHECK_USAGE, "stoker check", "files, or folders of .bin, .jsonl and .txt files",
         "token ids must lie below N (default: as noted beside the file, else 50304)",
         "type of the tokens in a .bin without header (default: uint16)",
-        "tokens of a sample: a shorter file is a fault",
-        "the text's key in JSON lines (default: text)",
+        "tokens of a sample: a shorter file is a fault", "the text's key in JSON lines (default: text)",
         "nothing to check: name files with --data PATH…",
         f"{GAP}: the bundled trainer, which reads the data, is not there",
     )
-)
+)  # fmt: skip
 # Parts of sentences that are whole in `WHOLE`, and what is the same in every language.
 PARTS = frozenset(
     text.replace("~", GAP)
     for text in (
-        " since the checkpoint ~",
-        "lost the connection to ~",
-        "crashed (~: ~)",
-        "A data worker ~~",
+        " since the checkpoint ~", "lost the connection to ~", "crashed (~: ~)", "A data worker ~~",
         "The stacks show ~ ~",
         "~ and the others elsewhere: the ranks took different branches. Look for a collective under `if rank == …`, and for batches that differ in number.",
         "~: look at what its data workers read, and give the DataLoader a timeout=.",
         "~: look for a kernel that does not end, and for Xid errors in `dmesg`.",
-        "~: find out who suspended it; `kill -CONT` lets it continue.",
-        ", no checkpoint is known",
-        "uid ~",
-        "A collective timed out: ~ never joined it",
-        "A collective timed out: rank ~ never joined it",
-        "waited for ~ ~",
-        "stoker attach ~",
-        "stoker continue ~",
-        "micro ~, ~, global ~~",
-        " within ~",
-        "the same failure as attempt~ ~",
-        "stoker run --nproc-per-node 2 train.py",
-        "stoker attach train.log",
-        "stoker run",
-        "stoker run --config ~",
-        "# Made by `stoker init`. To start it: stoker run~",
-        "stoker run --resume-knob '~'",
-        ": ~ starts the next attempt",
-        "the run is over (~)~",
-        "pid ~~",
-        "pid ~",
-        "~ (pid ~)",
-        "no free port among ~ of ~-~: name one with --master-port",
-        "pids ~~",
-        "stoker run --config demo/demo",
-        "~ (~ probes, ~ s)",
-        "~ (~ probe, ~ s)",
-        "not ~",
-        "~ and worse",
-        " (~ searched)",
-        "~ copied (where the terminal allows it: OSC 52)",
-        " after ~",
-        "✗ attempt ~ failed~, ~",
-        " (until ~)",
-        "waiting for you: ~~",
-        "waiting for a person~",
-        " (~~ steps again)",
-        " (~~ step again)",
-        " at step ~",
-        " since step ~",
-        "it ran out of memory with these settings",
-        ", ~ at step ~",
-        "~~, last ~",
-        " × ~ tokens",
-        "aborted at exit, after training had finished",
-        " on rank ~",
-        " on ranks ~",
-        " on ranks ~ …",
-        "Reduce ~ (now ~)",
-        "~: ~ divides the global batch.",
-        "~ minutes",
+        "~: find out who suspended it; `kill -CONT` lets it continue.", ", no checkpoint is known", "uid ~",
+        "A collective timed out: ~ never joined it", "A collective timed out: rank ~ never joined it", "waited for ~ ~",
+        "stoker attach ~", "stoker continue ~", "micro ~, ~, global ~~", " within ~", "the same failure as attempt~ ~",
+        "stoker run --nproc-per-node 2 train.py", "stoker attach train.log", "stoker run", "stoker run --config ~",
+        "# Made by `stoker init`. To start it: stoker run~", "stoker run --resume-knob '~'",
+        ": ~ starts the next attempt", "the run is over (~)~", "pid ~~", "pid ~", "~ (pid ~)",
+        "no free port among ~ of ~-~: name one with --master-port", "pids ~~", "stoker run --config demo/demo",
+        "~ (~ probes, ~ s)", "~ (~ probe, ~ s)", "not ~", "~ and worse", " (~ searched)",
+        "~ copied (where the terminal allows it: OSC 52)", " after ~", "✗ attempt ~ failed~, ~", " (until ~)",
+        "waiting for you: ~~", "waiting for a person~", " (~~ steps again)", " (~~ step again)", " at step ~",
+        " since step ~", "it ran out of memory with these settings", ", ~ at step ~", "~~, last ~", " × ~ tokens",
+        "aborted at exit, after training had finished", " on rank ~", " on ranks ~", " on ranks ~ …",
+        "Reduce ~ (now ~)", "~: ~ divides the global batch.", "~ minutes",
         "restarted ~ within ~: it runs, but does not last",
         "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help",
-        "no further checkpoint fits",
-        "~ more checkpoint~ fit",
+        "no further checkpoint fits", "~ more checkpoint~ fit",
         "~ on the disk (~ GiB free, ~ GiB each): free some, or keep fewer (keep_checkpoints)",
-        ", the GPUs are busy ~ % of the time",
-        "~ % of a step is waiting for data~: ~",
-        "fetching data",
-        "on its own work, as measured in the ranks",
-        "outside of the step",
-        "before it reports the step",
-        "rank ~ holds the others up by ~ s in every step of ~ s: it spends them ~",
-        " (ended after ~ s)",
-        " (normally ~ s)",
-        ", and ~ other rank~",
-        "trial of ~ steps: ~",
-        "fits: ~ steps in ~",
-        "made no ~ steps in ~",
-        " (pid ~ on ~)",
-        "a supervisor process looks after it~",
+        ", the GPUs are busy ~ % of the time", "~ % of a step is waiting for data~: ~", "fetching data",
+        "on its own work, as measured in the ranks", "outside of the step", "before it reports the step",
+        "rank ~ holds the others up by ~ s in every step of ~ s: it spends them ~", " (ended after ~ s)",
+        " (normally ~ s)", ", and ~ other rank~", "trial of ~ steps: ~", "fits: ~ steps in ~", "made no ~ steps in ~",
+        " (pid ~ on ~)", "a supervisor process looks after it~",
     )
-)
+)  # fmt: skip
 WORKERS = "more data workers (num_workers), pin_memory and persistent_workers, or data prepared on a local disk, would help"
 WHOLE = (
-    "fits: 5 steps in 60 s",
-    "made no 5 steps in 60 s",
-    "a supervisor process looks after it (pid 12 on node_7)",
+    "fits: 5 steps in 60 s", "made no 5 steps in 60 s", "a supervisor process looks after it (pid 12 on node_7)",
     "trial of 20 steps: finished at step 20",
     "No progress for 310 s, but stoker won't end it: rank 1 sleeps in sleep() at my/train.py:30; if it hangs, stop it with s or `stoker stop`",
     "reported only, stoker won't end it: rank 1 waits for a thread of its own that is at work in Event.wait() at my/train.py:30, and 2 other ranks; if it hangs, stop it with s",
@@ -188,32 +117,22 @@ WHOLE = (
     "rank 3 waiting for data at my/data.py:41, 2 ranks stopped by a signal (SIGSTOP)",
     "Another process uses this GPU: process 12 of bob_7 (3.0 GiB on GPU 1).",
     "12 steps since the checkpoint about step 200, by its time",
-    "from the checkpoint about step 200, by its time (about 12 steps again)",
-    "with --resume c2.pt, as given",
+    "from the checkpoint about step 200, by its time (about 12 steps again)", "with --resume c2.pt, as given",
     "not stopped",
     "cuda_oom: steps were made and no whole checkpoint of this run was found for --resume; press e and add --resume PATH, or start with --resume-knob '--resume=DIR/FILE'; c3.pt was written at 21:15; whether it is whole is not known",
     "hang: steps were made since --resume c2.pt, and no whole checkpoint of this run was found: e gives another path, r starts from that one again",
-    "waiting for you, for another 23 h 59 m",
-    "waited for rank 1 in all_reduce at my/train.py:41",
+    "waiting for you, for another 23 h 59 m", "waited for rank 1 in all_reduce at my/train.py:41",
     "lost the connection to a peer",
     "The stacks show rank 1 waiting for data at my/train.py:30: look at what its data workers read, and give the DataLoader a timeout=.",
     "The stacks show rank 1 waiting for the GPU at my/train.py:30: look for a kernel that does not end, and for Xid errors in `dmesg`.",
     "The stacks show rank 1 stopped by a signal (SIGSTOP): find out who suspended it; `kill -CONT` lets it continue.",
-    "63 ranks: waited for ranks 1, 3 in all_gather",
-    "was waiting for the GPU at my/train.py:41",
+    "63 ranks: waited for ranks 1, 3 in all_gather", "was waiting for the GPU at my/train.py:41",
     "Look why my/data.py:41 does not end (a loop without a bound, a lock, a file or a server that does not answer): the stacks show rank 3 in read_it(), outside the collective.",
-    "A collective timed out: ranks 1, 3 never joined it",
-    "■ stopped by bob_7",
-    "the same failure as attempt 1",
-    "3 lines (40% searched)",
-    "7+ found (40% searched)",
-    "3 lines copied (where the terminal allows it: OSC 52)",
-    "✗ attempt 1 failed after 3 m 08 s, step 1 212",
-    "waiting for you",
-    "waiting for you: e, r, s (until tomorrow 06:41)",
-    "waiting for a person (until 2026-11-25 06:41)",
-    "from the checkpoint at step 200 (12 steps again)",
-    "nan or inf since step 12, last 1.005",
+    "A collective timed out: ranks 1, 3 never joined it", "■ stopped by bob_7", "the same failure as attempt 1",
+    "3 lines (40% searched)", "7+ found (40% searched)", "3 lines copied (where the terminal allows it: OSC 52)",
+    "✗ attempt 1 failed after 3 m 08 s, step 1 212", "waiting for you",
+    "waiting for you: e, r, s (until tomorrow 06:41)", "waiting for a person (until 2026-11-25 06:41)",
+    "from the checkpoint at step 200 (12 steps again)", "nan or inf since step 12, last 1.005",
     "nan, inf at step 12, last 1.005",
     "restart? it ran out of memory with these settings; 12 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself",
     " · micro-batch 8 × accumulation 4 × 2 ranks = global batch 64",
@@ -222,18 +141,13 @@ WHOLE = (
     "restart? this ends attempt 1 at step 1 212+; the next begins from the checkpoint at step 200 (12 steps again)",
     "restart? this ends attempt 2 before its first step; the next begins from the newest checkpoint that the script finds",
     "12 steps may be lost: the next attempt begins from the first step, unless the script resumes by itself",
-    "the next attempt begins with --resume c2.pt, as given",
-    "added at the launch: --resume=c2.pt",
-    "Rank 1 aborted at exit, after training had finished",
-    "More than one rank crashed",
+    "the next attempt begins with --resume c2.pt, as given", "added at the launch: --resume=c2.pt",
+    "Rank 1 aborted at exit, after training had finished", "More than one rank crashed",
     "A rank was killed (SIGKILL); most often memory ran out on the host (likely, not certain)",
-    "Training hung on ranks 0, 1, 2 …",
-    "Reduce device_batch_size (now 16): 8 divides the global batch.",
+    "Training hung on ranks 0, 1, 2 …", "Reduce device_batch_size (now 16): 8 divides the global batch.",
     "worker_crash: restarted 3 times within 10 minutes: it runs, but does not last",
-    (
-        "the run continues after it could not write (‹[28]›): what is trained since the last whole checkpoint would be lost; "
-        "free space, or look at the folder's rights and mount"
-    ),
+        ("the run continues after it could not write (‹[28]›): what is trained since the last whole checkpoint would be lost; "
+        "free space, or look at the folder's rights and mount"),
     "2 more checkpoints fit on the disk (5.0 GiB free, 2.00 GiB each): free some, or keep fewer (keep_checkpoints)",
     f"34 % of a step is waiting for data, the GPUs are busy 61 % of the time: {WORKERS}",
     "rank 1 holds the others up: in 7 of 10 looks at the stacks they waited, and it was at run_it.py:6",
@@ -242,7 +156,7 @@ WHOLE = (
     "gpu_fault: without GPU 1: 3 ranks, micro-batch 4 unchanged, accumulation 2 → 3, ranks 4 → 3, global batch 64 → 72",
     "cuda_oom: restarted once for this without progress; gradient checkpointing, shorter sequences or sharding would help",
     "micro-batch 12 is the largest that fits: 12 × accumulation 2 × 2 ranks = global batch 48 (3 probes, 20 s)",
-)
+)  # fmt: skip
 
 
 WORD = re.compile(r"[A-Za-z]{2,}")
@@ -379,19 +293,38 @@ def test_every_entry_is_found(key: str, numbers: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("✗ attempt 1 failed, step 12", "✗ 第 1 次尝试失败，第 12 步"),
-        (" · attempt 2", " · 第 2 次尝试"),
+        ("✗ attempt 1 failed, step 12", "✗ 第 1 次尝试失败，第 12 步"), (" · attempt 2", " · 第 2 次尝试"),
         ("⚠ hang: ending in 27 s", "⚠ 卡死：27 s 后结束"),
-        (
-            "reported only, stoker won't end it: rank 1 sleeps in sleep() at a.py:3; if it hangs, stop it with s",
-            "只作提示，stoker 不会结束它：rank 1 在睡眠：sleep()，a.py:3；若确实卡死，请按 s 停止",
-        ),
+        ("reported only, stoker won't end it: rank 1 sleeps in sleep() at a.py:3; if it hangs, stop it with s", "只作提示，stoker 不会结束它：rank 1 在睡眠：sleep()，a.py:3；若确实卡死，请按 s 停止"),
         ("GPU memory ran out on rank 1 (likely, not certain)", "显存不足（rank 1）（很可能，但不确定）"),
         ("code_error: something nobody foresaw", "code_error: something nobody foresaw"),
     ],
-)
+)  # fmt: skip
 def test_examples(text: str, shown: str) -> None:
     assert chinese()(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("step 12", "第 12 步"), ("step 1.5–2", "第 1.5–2 步"), ("step x", "step x"), ("step ", "step "),
+        ("1 line", "1 行"), ("2 lines", "2 行"), ("2 linesx", "2 linesx"), ("waited 3 h 12 m", "等了 3 h 12 m"),
+        ("waited a day", "waited a day"), ("at a.py:3", "在 a.py:3"), ("at a b", "at a b"),
+        ("in f(x) of 2", "2 的 f(x)"), ("in f(x, y) of 2", "in f(x, y) of 2"), ("so: step 3", "如此：第 3 步"),
+        ("so: no such", "如此：no such"), ("must: step 3", "必须：第 3 步"), ("must: no such", "must: no such"),
+        ("✗ step 1 · step 2; unknown, step 3 ", "✗ 第 1 步 · 第 2 步；unknown, 第 3 步 "), ("? step 4", "? 第 4 步"),
+        ("unknown · nobody", "unknown · nobody"), ("step " + "1" * 995, "第 " + "1" * 995 + " 步"),
+        ("step " + "1" * 996, "step " + "1" * 996), ("so: " * 11 + "step 1", "如此：" * 11 + "第 1 步"),
+        ("so: " * 12 + "step 1", "如此：" * 12 + "step 1"), ("the step 7 of 9", "9 步的第 7 步"),
+    ],
+)  # fmt: skip
+def test_places_take_what_their_names_allow(text: str, shown: str) -> None:
+    entries = {
+        "step {n}": "第 {n} 步", "{n} line(s)": "{n} 行", "waited {span}": "等了 {span}", "at {place}": "在 {place}",
+        "in {call} of {n}": "{n} 的 {call}", "so: {what}": "如此：{what:t}", "must: {what}": "必须：{what:!}",
+        "the step {a} of {b}": "{b} 步的第 {a} 步", "; ": "；",
+    }  # fmt: skip
+    assert Translator(entries)(text) == shown
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from supervisor.views.logs.sources import AGENT, NOTABLE, Tone, tone_of
 
 _WORD = re.compile(r'(-?)(?:/((?:\\.|[^/\\])+)/(?=\s|$)|"([^"]*)"|(\S+))\s*')
 _FIELD = re.compile(r"([a-z_]+)(<=|>=|!=|[:=<>])(.*)", re.IGNORECASE)
-_NUMBERS = r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
+_NUMBERS = r"\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*"
 _RANKS = re.compile(rf"r({_NUMBERS}|agent)")
 # The fields of a log, and the fields that only the list of runs can compare.
 _FIELDS = {"rank", "ranks", "node", "nodes", "level", "levels", "stream", "streams"}

@@ -109,12 +109,12 @@ class Page(msgspec.Struct, frozen=True):
     shown: Tally | None
     search: Tally | None
     last_lines: Mapping[str, str]
-    empty_why: str = ""
-    nodes: tuple[int, ...] = ()
-    node_count: int = 0
-    ranks: tuple[str, ...] = ()
-    alone: int | None = None
-    grows: bool = True
+    empty_why: str
+    nodes: tuple[int, ...]
+    node_count: int
+    ranks: tuple[str, ...]
+    alone: int | None
+    grows: bool
 
     @property
     def key_facts(self) -> tuple[object, ...]:

@@ -127,14 +127,14 @@ class Recent:
 SMOOTH_SHARE = 1 / 30
 
 
-def smooth(points: Sequence[Point], share: float = SMOOTH_SHARE) -> tuple[float, ...]:
-    """Smooth each attempt with a moving mean, exponential on both sides, over about `share` of the range.
+def smooth(points: Sequence[Point]) -> tuple[float, ...]:
+    """Smooth each attempt with a moving mean, exponential on both sides, over about `SMOOTH_SHARE` of the range.
 
     A trailing mean lags behind a falling loss; this one is centered. At the latest point, it covers only the
     past. Both ends are corrected for missing values (bias correction in Kingma and Ba 2015, section 3), so
     the first values are not pulled toward zero.
     """
-    span = max(3.0, len(points) * share)
+    span = max(3.0, len(points) * SMOOTH_SHARE)
     keep = 1 - 2 / (span + 1)
     smoothed: list[float] = []
     for _, mine in groupby(points, key=attrgetter("attempt")):

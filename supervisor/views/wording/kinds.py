@@ -210,6 +210,6 @@ def changed_text(change: SpecChange) -> str:
     parts = describe_change(change.batch).split(", ") if change.batch is not None else []
     parts = [part for part in parts if not part.endswith(" unchanged")]
     parts += [f"{name}={value}" for name, value in change.env]
-    parts += [f"{name} {value}" for name, value in change.set_args]
+    parts += [f"{name} {value}".rstrip() for name, value in change.set_args]
     parts += ["other arguments"] if change.argv is not None else []
     return ", ".join(parts)

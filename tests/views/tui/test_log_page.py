@@ -53,6 +53,11 @@ def page_of(*rows: LogRow, **values: Any) -> lc.Page:
         "search": None,
         "last_lines": {},
         "empty_why": "no line yet",
+        "nodes": (),
+        "node_count": 0,
+        "ranks": (),
+        "alone": None,
+        "grows": True,
     }
     return lc.Page(**(known | values))
 
