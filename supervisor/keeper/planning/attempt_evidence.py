@@ -29,7 +29,6 @@ from supervisor.job.spec import JobSpec
 from supervisor.keeper.base.background import Background, within
 from supervisor.keeper.base.ledger import RunContext
 from supervisor.keeper.process.members import pids_are_the_drivers, user_of
-from supervisor.policy.health.memory_forecast import MemoryForecast
 from supervisor.preflight.network import free_port
 from supervisor.preflight.target import kind_of
 from supervisor.run.answers import JobKind, MemoryLine, recall_memory, remember_memory
@@ -305,6 +304,8 @@ def trial_of(
 
 def _measured_line(node: NodePaths, view: AttemptState, micro_batch: int) -> tuple[float, float]:
     """Return a rank's bytes without a batch and bytes for each sample of the batch that failed, or zeros if they were not measured."""
+    from supervisor.policy.health.memory_forecast import MemoryForecast  # only a failure needs it
+
     batch = next(iter(view.verdict.batches), None) if view.verdict is not None else None
     shape = max(batch.shapes, key=prod, default=()) if batch is not None else ()
     if batch is None or shape[:1] != (micro_batch,):
