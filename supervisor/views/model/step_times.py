@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.policy.health.slow_steps import LostTime, RankTimes, why_slow
 from supervisor.run.paths import RunPaths
 from supervisor.run.regular import open_regular
 from supervisor.run.state import RunState
 from supervisor.sources.measured_files import measured_ranks
 from supervisor.sources.telemetry import measured_record
+
+if TYPE_CHECKING:
+    from supervisor.policy.health.slow_steps import LostTime, RankTimes
 
 LOOK_S = 10.0
 FIRST_BYTES = 1 << 20
@@ -41,11 +44,14 @@ class StepTimesReader:
         self._begin(0)
 
     def _begin(self, attempt: int) -> None:
-        self._attempt, self._ranks = attempt, dict[int, RankTimes]()
+        self._attempt = attempt
+        self._ranks: dict[int, RankTimes] = {}
         self._read_to: dict[Path, int] = {}
 
     def refresh(self, state: RunState) -> StepTimes:
         """Return the times. They are derived anew every `LOOK_S` seconds, and the same object until then."""
+        from supervisor.policy.health.slow_steps import RankTimes, why_slow  # not wanted at a start
+
         now, number = self._monotonic(), state.attempt.number if state.attempt is not None else 0
         if now < self._due and number == self._attempt:
             return self._last
