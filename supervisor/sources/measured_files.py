@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 from supervisor.run.records import UsedBatch
@@ -62,6 +61,8 @@ def used_batches(folders: Iterable[Path], *, until: float | None = None) -> dict
         folders: the attempt's telemetry folders, one for each node.
         until: ignore batches drawn after this moment, in seconds since the epoch.
     """
+    from statistics import median  # 5 ms that a start does not need
+
     found = {}
     for folder, rank in [(each, rank) for each in folders for rank in measured_ranks(each)]:
         known = _Rank()
