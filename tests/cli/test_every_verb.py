@@ -21,7 +21,7 @@ import pytest
 from supervisor.cli.main import VERBS
 from supervisor.run import events as ev
 from supervisor.run.paths import RunPaths
-from supervisor.run.records import DecisionKind
+from supervisor.run.records import DecisionKind, UsedBatch
 from supervisor.run.runfile import read_run_file, write_run_file
 from supervisor.run.series import METRICS
 from tests.hostile import shows
@@ -88,7 +88,10 @@ def on_record(root: Path) -> RunPaths:
     rec.fact(ev.NoteAdded(t=rec.t, text=f"note{ATTACK}", by=f"me{ATTACK}"))
     rec.fact(ev.Advisory(t=rec.t, attempt=1, code="odd", text=f"advice{ATTACK}", rank=0))
     verdict = rec.out_of_memory()
-    verdict = replace(verdict, title=f"title{ATTACK}", node=f"n{ATTACK}", advice=(f"do{ATTACK}",))
+    batch = UsedBatch(0, f"/a{ATTACK}/train.py:3", 0, 1, 1, ((2, 4),), (f"int{ATTACK}",), 2, (5, 6))
+    verdict = replace(
+        verdict, title=f"title{ATTACK}", node=f"n{ATTACK}", advice=(f"do{ATTACK}",), batches=(batch,)
+    )
     rec.fact(ev.Diagnosed(t=rec.t, attempt=1, verdict=verdict))
     rec.decide(DecisionKind.GIVE_UP, f"reason{ATTACK}")
     rec.fact(ev.RunEnded(t=rec.t, outcome=ev.Outcome.FAILED, exit_code=1, reason=f"over{ATTACK}"))
@@ -146,6 +149,8 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "runs": [(), ("--json",), ("--all",), ("--scaling", RUN), ("--csv", "--scaling", RUN), ("--scaling", f"gone{ATTACK}"), ("--runs-dir", f"gone{ATTACK}"), ("--runs-dir", RANK)],
     "gc": [("--keep", f"x{ATTACK}"), ("--keep", "1h")],
     "diagnose": [(RANK,), ("--explain", LOGS), ("--json", "--explain", RANK), (RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
+    "batch": [(RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
+    "why-slow": [(RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
     "troubleshoot": [(f"symptom{ATTACK}",)],
     "metrics": [(LOGS,), ("--json", LOGS), (RUN,), (f"gone{ATTACK}",)],
     "policy": [("explain", RUN), ("explain", "--config", f"bad{ATTACK}.toml", RUN), ("explain", f"gone{ATTACK}")],

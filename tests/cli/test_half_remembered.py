@@ -37,6 +37,8 @@ TYPED: dict[str, list[str]] = {
     "metrics": ["train.log"],
     "policy": ["explain"],
     "gc": ["--keep", "90d"],
+    "batch": [],
+    "why-slow": [],
     "replay": [],
     "export": ["--gpu-csv"],
     "config": ["explain", "optim.lr"],

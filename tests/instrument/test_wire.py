@@ -49,7 +49,7 @@ def test_records_are_whole_and_lie_where_their_rank_and_owner_alone_read_them(tm
     value = {"type": "str", "empty": False, "value": 4, "words": ["--batch"], "given": True}
     assert setting == {"kind": "setting", "by": "argv", "name": "batch", **value}
     assert (early, flushed) == ({"kind": "early", "name": "x"}, {"kind": "flushed"})
-    assert end == {"kind": "exit", "step": 7, "reason": "done"}
+    assert end == {"kind": "exit", "step": 7, "passes": 0, "reason": "done"}
 
 
 WORKER = """
