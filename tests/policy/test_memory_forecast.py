@@ -46,7 +46,8 @@ def advice(forecast: MemoryForecast, found: Iterator[dict[str, object]], rank: i
 
 
 def ragged(step: int) -> int:
-    return 1024 + step * 7919 % 897  # up to 1,920
+    """Lengths of 1,024 to 1,920 tokens, whose longest come late."""
+    return 1024 + min(5 * step, 800) + step * 7919 % 97
 
 
 def test_a_longer_batch_that_a_setting_allows_is_told_with_its_need() -> None:
@@ -65,6 +66,19 @@ def test_a_length_that_fits_or_that_is_no_longer_or_not_of_this_run_is_not_told(
     forecast = MemoryForecast()
     list(forecast.add(3, {"kind": "setting", "name": "max_length", "value": most}))
     assert advice(forecast, records(ragged)) == []
+
+
+def test_a_line_is_not_continued_far_beyond_the_sizes_that_made_it() -> None:
+    forecast = MemoryForecast()
+    list(forecast.add(3, {"kind": "setting", "name": "max_length", "value": 8192}))
+    assert advice(forecast, records(lambda step: 1000 + step % 100)) == []
+
+
+def test_a_rank_that_drew_the_longest_batch_so_far_is_not_heavy() -> None:
+    forecast = MemoryForecast()
+    for record in records(lambda _step: 512):
+        assert list(forecast.add(0, record)) == []
+    assert advice(forecast, records(lambda _step: 2048)) == []
 
 
 def test_memory_that_is_kept_after_each_step_is_told_with_the_step_at_which_it_is_full() -> None:

@@ -33,6 +33,11 @@ HEAVIER: Final = 0.1
 UNUSABLE: Final = 0.15
 """Memory that the allocator holds beyond its peak use, as a share of the limit. Less is normal caching."""
 EVALUATION: Final = 1.1
+MOST_REACH: Final = 4.0
+"""A line is not continued beyond this many times the range of sizes that it was measured on."""
+SAME_SIZE: Final = 1.05
+MANY_SIZES: Final = 24
+"""With fewer different sizes, batches come from buckets."""
 MOST_LONGER: Final = 16
 """A limit that is more than this many times as long as the longest sequence so far belongs to something else."""
 _LENGTH: Final = re.compile(
@@ -51,6 +56,10 @@ class _Rank:
     steps: int = 0
     peak: int = 0
     limit: int = 0
+    only_grows: bool = True
+    sizes: set[int] = field(default_factory=set)
+    """The sizes of the largest batches in the records, at most `MANY_SIZES`. `only_grows` says that none is below the one before."""
+    last_size: int = 0
     reserved: int = 0
     largest: int = 0
     shape: tuple[int, ...] = ()
@@ -113,13 +122,17 @@ class MemoryForecast:
         if allowed:
             most, name = min(allowed)
             longer = (known.shape[0], most, *known.shape[2:])
-            needed = base + per_element * prod(longer)
-            if needed <= FULL * known.limit:
+            elements = known.largest * most / length
+            reach = (elements - known.largest) / (known.largest - min(known.points))
+            needed = base + per_element * elements
+            if reach > MOST_REACH or needed <= FULL * known.limit:
                 return None
             text = f"{seen}; {_shape(longer)}, which {name} allows, needs about {size(needed)}"
             return Advice("memory_longer_batch", text, rank)
         room = (FULL * known.limit - base) / per_element / known.largest
         still_grows = known.grew_at > max(LEAST_STEPS, known.steps // 2) and len(known.points) > 2
+        if not known.only_grows and len(known.sizes) < MANY_SIZES:
+            return None  # buckets, whose largest has been seen
         if not still_grows or room >= LARGER or known.peak < NEAR * known.limit:
             return None
         more = f"one with {100 * max(room - 1, 0):.0f} % more elements is the largest that fits"
@@ -155,8 +168,12 @@ class MemoryForecast:
 
     def _heavy(self, rank: int, known: _Rank) -> Advice | None:
         """Advise on a rank that always needs more than the others, and so limits the batch of all."""
-        others = [one.peak for number, one in self._ranks.items() if number != rank]
-        if not others or any(one.steps < LEAST_STEPS for one in self._ranks.values()):
+        rest = [one for number, one in self._ranks.items() if number != rank]
+        others = [one.peak for one in rest]
+        # A rank that happened to draw the longest batch so far is not heavier.
+        if not rest or known.largest > SAME_SIZE * max(one.largest for one in rest):
+            return None
+        if any(one.steps < LEAST_STEPS for one in self._ranks.values()):
             return None
         usual = median(others)
         if known.peak - max(others) < HEAVIER * known.limit:
@@ -189,6 +206,10 @@ def _add(known: _Rank, record: Mapping[str, object]) -> bool:
         known.evaluation = known.peak, peak
     known.peak = max(known.peak, peak)
     elements = number.get("elements", 0)
+    known.only_grows = known.only_grows and elements >= known.last_size
+    known.last_size = elements
+    if len(known.sizes) < MANY_SIZES:
+        known.sizes.add(elements)
     if elements > known.largest:
         known.largest, known.grew_at = elements, known.steps
         shapes = record.get("shapes")
