@@ -171,6 +171,7 @@ class Training:
         if not self.armed and (self.last_loader is not None or self.is_inner_call()):
             return
         wire.start_reporting()
+        self.last_step_at = self.last_step_at or time.perf_counter()
         tensors = tensors_in(inputs)
         if not tensors:
             return  # keyword call: its first child called with a tensor shows the shape

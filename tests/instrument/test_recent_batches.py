@@ -9,6 +9,7 @@ import pytest
 from supervisor.run.records import UsedBatch
 from supervisor.sources.measured_files import used_batches
 from tests.instrument.child import Ended, run
+from tests.tiers import first
 
 LOOP = """
 import os, signal, sys, torch
@@ -51,7 +52,7 @@ def used(folder: Path) -> tuple[UsedBatch, ...]:
 
 @pytest.mark.parametrize(
     ("end", "workers", "wrap"),
-    [("raised", 0, ""), ("killed", 2, ""), ("raised", 0, "ahead"), ("killed", 0, "ahead")],
+    first(2, [("killed", 2, ""), ("raised", 0, "ahead"), ("raised", 0, ""), ("killed", 0, "ahead")]),
 )
 def test_the_failed_batch_is_known_by_its_indices(end: str, workers: int, wrap: str, tmp_path: Path) -> None:
     done = died(tmp_path, end=end, workers=workers, wrap=wrap)
@@ -64,6 +65,7 @@ def test_the_failed_batch_is_known_by_its_indices(end: str, workers: int, wrap: 
     assert done.of("note") == []
 
 
+@pytest.mark.thorough
 def test_of_batches_drawn_together_any_may_have_been_in_use_when_the_process_was_killed(
     tmp_path: Path,
 ) -> None:

@@ -12,8 +12,6 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from supervisor.policy.health.early_signs import rises_throughout
-
 LEAST_SHARE: Final = 0.05
 """A cause that costs less than this share of the wall time is not reported."""
 LEAST_STEPS: Final = 20
@@ -21,6 +19,7 @@ FIRST_STEPS: Final = 10
 """Steps in which compilation, caches and the allocator warm up."""
 LEAST_READINGS: Final = 5
 """A rank's computing time and its waits for the others are compared from this many readings on, which come once a second."""
+LEAST_GROWING: Final = 9
 SLOW: Final = 2.5
 """A step is slow if it takes this many times the median."""
 APART: Final = 1.25
@@ -94,6 +93,10 @@ class RankTimes:
             case _:
                 pass
 
+    def after(self, step: int) -> RankTimes:
+        """Return the records of steps after `step` alone."""
+        return RankTimes([row for row in self.rows if row["step"] > step])
+
     def forget(self, most: int) -> None:
         """Keep only the newest `most` records of each kind."""
         for held in (self.rows, self.computed, self.exchanged):
@@ -135,7 +138,15 @@ def why_slow(ranks: Mapping[int, RankTimes], workers_setting: str = "") -> list[
 
 def _data(ranks: Mapping[int, RankTimes], setting: str) -> Iterator[LostTime]:
     """Find the wait for data, of all ranks or of the one that makes the others wait."""
-    shares = {rank: times.total("data_wait_s") / times.total("step_time_s") for rank, times in ranks.items()}
+    # The first batch waits for the workers to start.
+    lasting = {rank: times.after(FIRST_STEPS) for rank, times in ranks.items()}
+    shares = {
+        rank: times.total("data_wait_s") / times.total("step_time_s")
+        for rank, times in lasting.items()
+        if times.rows
+    }
+    if not shares:
+        return
     most = max(shares, key=shares.__getitem__)
     workers = ranks[most].workers
     known = f"{setting or 'num_workers'} is {workers}" if workers is not None else setting
@@ -163,7 +174,7 @@ def _slow_rank(ranks: Mapping[int, RankTimes]) -> Iterator[LostTime]:
     lasting = [seconds for step, seconds in ranks[slow].computed if step >= late[0]]
     now, times = median(lasting), ranks[slow]
     each = times.total("step_time_s") / times.steps
-    if now < APART * usual or len(late) < len(lasting) / 2:
+    if now < APART * usual or len(late) < len(lasting) / 2 or len(lasting) < LEAST_READINGS:
         return
     since = f" since step {late[0]:,}" if late[0] > FIRST_STEPS + times.computed[0][0] else ""
     share = min((now - usual) / each, 1.0) * len(lasting) / len(times.computed)
@@ -204,12 +215,12 @@ def _first_steps(times: RankTimes) -> Iterator[LostTime]:
     """Find the extra time of the first steps of a process, in which code is compiled and caches are filled."""
     early = [row for row in times.rows if row["step"] <= FIRST_STEPS and row.get("steps") == 1]
     usual = _usual_s(times)
-    slow = [row for row in early if row["step_time_s"] > SLOW * usual]
-    lost_s = sum(row["step_time_s"] - usual for row in slow)
+    slow = [row for row in early if _own_s(row) > SLOW * usual]
+    lost_s = sum(_own_s(row) - usual for row in slow)
     if slow:
         count = int(slow[-1]["step"])
         first = "the first step" if count == 1 else f"the first {count} steps"
-        took_s = sum(row["step_time_s"] for row in slow)
+        took_s = sum(map(_own_s, slow))
         text = f"{first} took {took_s:.2g} s, later ones {usual:.2g} s each: they compile or warm up"
         yield LostTime(SpentOn.FIRST_STEPS, lost_s / times.total("step_time_s"), text)
 
@@ -236,7 +247,7 @@ def _growing(times: RankTimes) -> Iterator[LostTime]:
     """Find steps that get longer and longer, as with a list that is searched and never emptied."""
     rows = [row for row in times.rows if row["step"] > FIRST_STEPS]
     seconds = [_own_s(row) for row in rows]
-    if not rises_throughout(seconds):
+    if not _grows(seconds):
         return
     third = len(rows) // 3
     before, after = median(seconds[:third]), median(seconds[-third:])
@@ -244,9 +255,18 @@ def _growing(times: RankTimes) -> Iterator[LostTime]:
         return
     lost_s = sum((each - before) * row["steps"] for each, row in zip(seconds, rows, strict=True))
     memory = [row["memory_now_bytes"] for row in rows if "memory_now_bytes" in row]
-    grows = ", and the process's memory grows with them" if rises_throughout(memory) else ""
+    grows = ", and the process's memory grows with them" if _grows(memory) else ""
     text = f"steps get longer: {before:.2g} s at step {int(rows[0]['step']):,}, {after:.2g} s at step {int(rows[-1]['step']):,}{grows}"
     yield LostTime(SpentOn.GROWING, max(lost_s, 0.0) / times.total("step_time_s"), text)
+
+
+def _grows(values: Sequence[float]) -> bool:
+    """Check whether the last third of at least `LEAST_GROWING` values lies above the first, and the middle third between them."""
+    if len(values) < LEAST_GROWING:
+        return False
+    third = len(values) // 3
+    first, middle, last = values[:third], values[third:-third], values[-third:]
+    return max(first) < min(last) and median(first) < median(middle) < median(last)
 
 
 def _own_s(row: Mapping[str, float]) -> float:
