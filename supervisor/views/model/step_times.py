@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 LOOK_S = 10.0
 FIRST_BYTES = 1 << 20
 """Only this much is read of the end of a file that is long already: about 50 minutes."""
-MOST_ROWS = 3600
+FIRST_LOOK_S = 1.0
+"""The first look waits until the first frame has been drawn."""
+MOST_ROWS = 900
 
 
 class StepTimes(msgspec.Struct, frozen=True):
-    """Measured steps of one attempt: their number, their mean in seconds, the ranks, and what costs time."""
+    """Measured steps of the newest attempt: their number, their mean in seconds, the ranks, and what costs time."""
 
-    attempt: int = 0
     steps: int = 0
     each_s: float = 0.0
     ranks: int = 0
@@ -39,33 +40,35 @@ class StepTimesReader:
 
     def __init__(self, run: RunPaths, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._run, self._monotonic = run, monotonic
-        self._due = float("-inf")
-        self._last = StepTimes()
+        self._due = monotonic() + FIRST_LOOK_S
         self._begin(0)
 
     def _begin(self, attempt: int) -> None:
-        self._attempt = attempt
+        self._attempt, self._last = attempt, StepTimes()
         self._ranks: dict[int, RankTimes] = {}
         self._read_to: dict[Path, int] = {}
 
     def refresh(self, state: RunState) -> StepTimes:
         """Return the times. They are derived anew every `LOOK_S` seconds, and the same object until then."""
-        from supervisor.policy.health.slow_steps import RankTimes, why_slow  # not wanted at a start
-
-        now, number = self._monotonic(), state.attempt.number if state.attempt is not None else 0
-        if now < self._due and number == self._attempt:
+        now = self._monotonic()
+        if now < self._due or state.attempt is None:
             return self._last
-        self._due = now + LOOK_S
+        self._due, number = now + LOOK_S, state.attempt.number
         if number != self._attempt:
             self._begin(number)
+        from supervisor.policy.health.slow_steps import RankTimes, why_slow  # not wanted at a start
+
+        before = dict(self._read_to)
         for node in self._run.nodes():
             folder = self._run.node(node).attempt(number).telemetry
             for rank in measured_ranks(folder):
                 times = self._ranks.setdefault(rank, RankTimes())
                 self._read(folder / f"measured{rank}.jsonl", times)
+        if before == self._read_to:
+            return self._last
         first = next((times for _, times in sorted(self._ranks.items())), RankTimes())
         each_s = first.total("step_time_s") / max(first.steps, 1)
-        self._last = StepTimes(number, first.steps, each_s, len(self._ranks), tuple(why_slow(self._ranks)))
+        self._last = StepTimes(first.steps, each_s, len(self._ranks), tuple(why_slow(self._ranks)))
         return self._last
 
     def _read(self, path: Path, times: RankTimes) -> None:
