@@ -112,7 +112,7 @@ def test_where_the_time_goes_is_printed_with_its_share(tmp_path: Path, call: Cal
     assert code == 0
     head, told = said.splitlines()
     assert head == f"{run.run_id} (attempt 1): 80 steps of 1 s on 2 ranks"
-    data = "   60 %  60 % of each step waits for data on all ranks: num_workers is 0"
+    data = "   60 %  waiting for data on all ranks: num_workers is 0"
     assert told == (data if waits_s else "  nothing found that costs 5 % of the time or more")
     findings = json.loads(call("why-slow --json", run.root).out)["findings"]
     assert [one["cause"] for one in findings] == (["data"] if waits_s else [])

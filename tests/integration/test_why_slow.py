@@ -14,12 +14,12 @@ pytestmark = pytest.mark.e2e
 
 # The cause, the finding that must come first, its rank, and words of its text.
 CAUSES = [
-    ("slow_disk", "data", 1, "of each step waits for data on rank 1"),
+    ("slow_disk", "data", 1, "waiting for data on rank 1"),
     ("none", "", None, ""),
     ("evaluation", "evaluation", None, "evaluation takes"),
-    ("slow_loader", "data", None, "waits for data on all ranks"),
+    ("slow_loader", "data", None, "waiting for data on all ranks"),
     ("slow_rank", "compute", 1, "rank 1 computes"),
-    ("collate", "data", None, "waits for data on all ranks"),
+    ("collate", "data", None, "waiting for data on all ranks"),
     ("saves", "saves", None, "saving checkpoints takes"),
     ("compile", "first_steps", None, "they compile or warm up"),
     ("growing", "growing", None, "steps get longer"),

@@ -62,9 +62,7 @@ def test_times_are_derived_from_what_was_appended(tmp_path: Path, clock: Clock) 
     clock.now += LOOK_S
     second = reader.refresh(state)
     assert second.steps == 180
-    assert [(one.cause, one.text) for one in second.found] == [
-        ("data", "58 % of each step waits for data on the process")
-    ]
+    assert [(one.cause, one.text) for one in second.found] == [("data", "waiting for data on the process")]
     clock.now += LOOK_S
     assert reader.refresh(state) is second, "nothing was appended"
 

@@ -153,7 +153,7 @@ def _data(ranks: Mapping[int, RankTimes], setting: str) -> Iterator[LostTime]:
     is_all = min(shares.values()) >= OF_ALL * shares[most]
     who = ("all ranks" if len(shares) > 1 else "the process") if is_all else f"rank {most}"
     share = median(shares.values()) if is_all else shares[most]
-    text = f"{_percent(share)} of each step waits for data on {who}"
+    text = f"waiting for data on {who}"
     yield LostTime(SpentOn.DATA, share, text, None if is_all else most, known)
 
 
@@ -196,7 +196,7 @@ def _exchange(ranks: Mapping[int, RankTimes]) -> Iterator[LostTime]:
     ]
     if len(shares) == len(ranks) > 1:
         share = min(shares)
-        text = f"{_percent(share)} of each step waits for the exchange between the ranks, on every rank"
+        text = "waiting for the exchange between the ranks, on every rank"
         yield LostTime(SpentOn.EXCHANGE, share, text)
 
 
@@ -208,7 +208,7 @@ def _spent(times: RankTimes, name: str, cause: SpentOn, what: str) -> Iterator[L
     share = times.total(name) / times.total("step_time_s")
     each = times.total(name) / len(spent)
     often = f"about every {round(times.steps / len(spent)):,} steps" if len(spent) > 1 else "once"
-    yield LostTime(cause, share, f"{what} takes {each:.2g} s {often}: {_percent(share)} of the time")
+    yield LostTime(cause, share, f"{what} takes {each:.2g} s {often}")
 
 
 def _first_steps(times: RankTimes) -> Iterator[LostTime]:
@@ -283,7 +283,3 @@ def _usual_s(times: RankTimes) -> float:
     """Return the median length of a step, over records after the first steps where there are any."""
     rows: Sequence[Mapping[str, float]] = [r for r in times.rows if r["step"] > FIRST_STEPS] or times.rows
     return median(_own_s(row) for row in rows)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

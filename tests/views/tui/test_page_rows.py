@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as with_fields
 
+from supervisor.policy.health.slow_steps import LostTime, SpentOn
 from supervisor.run import events as ev
 from supervisor.run import state as st
 from supervisor.run.records import (
@@ -17,7 +18,10 @@ from supervisor.run.records import (
     DecisionKind,
     FailureClass,
     SpecChange,
+    UsedBatch,
 )
+from supervisor.views.model.cause_context import Nearby
+from supervisor.views.model.step_times import StepTimes
 from supervisor.views.tui.pages import run_pages
 from supervisor.views.tui.pages.failure import FailurePage
 from supervisor.views.tui.pages.text_page import Page
@@ -215,3 +219,43 @@ def test_a_key_that_is_taken_twice_is_the_first_ones() -> None:
         HelpLine("here", "Ctrl ←", "wider"),
     ]
     assert [line.key for line in HelpScreen(shared).lines] == ["←", "h", "Ctrl ←"]
+
+
+# -- step times, and the batch that failed -----------------------------------------------------------------
+
+
+def times_page(times: StepTimes) -> list[str]:
+    found = snapshot_of(failed(), nearby=Nearby({}, times=times))
+    said = drawn(run_pages.TimesPage(id="times"), found, 60, 12)
+    return [line[1:].rstrip() for line in said.splitlines() if line.strip()]
+
+
+def test_the_page_of_step_times_says_the_share_of_each_cause() -> None:
+    found = (
+        LostTime(SpentOn.DATA, 0.62, "waiting for data on all ranks", None, "num_workers is 0"),
+        LostTime(SpentOn.SAVES, 0.071, "saving checkpoints takes 5 s once"),
+    )
+    assert times_page(StepTimes(1200, 0.25, 8, found)) == [
+        "1200 steps of 0.25 s on 8 ranks",
+        "62 %   waiting for data on all ranks: num_workers is 0",
+        "7 %    saving checkpoints takes 5 s once",
+    ]
+    assert times_page(StepTimes(1200, 0.25, 8))[1] == "nothing found that costs 5 % of the time or more"
+    assert times_page(StepTimes(19, 0.25, 8))[0].startswith("too few steps were measured so far")
+
+
+def test_the_failure_page_says_which_batch_it_was() -> None:
+    used = UsedBatch(1, "/home/me/a/train.py:8", 2, 15, 40, ((16, 1920),), ("int64",), 16, (7,), 2.1)
+    other = replace(used, rank=0, index=3, at="", times_usual=1.0)
+    page = FailurePage(id="failure")
+    said = drawn(
+        page,
+        snapshot_of(failed(verdict=replace(OOM, batches=(other, replace(other, index=4), used)))),
+        120,
+        40,
+    )
+    assert "rank 0: one of the batches 3 to 4 of epoch 2, 16 × 1920 int64" in said
+    assert (
+        "rank 1: batch 15 of epoch 2 of the DataLoader at …/a/train.py:8, 16 × 1920 int64, 2.1 × the usual size"
+        in said
+    )
