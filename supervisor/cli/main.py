@@ -23,6 +23,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "gc": ("gc", "delete old runs, after a list and a question"),
     "diagnose": ("diagnose", "explain why a log or a run failed"),
     "batch": ("failed_batch", "print the indices of the batch that a run failed on"),
+    "rehearse": ("rehearse", "cause a failure of a job in a scratch folder, and check the restart"),
     "why-slow": ("why_slow", "say where the time of a step goes: data, saves, a slow rank, …"),
     "troubleshoot": ("troubleshoot", "explain a symptom: its cause, what stoker does, what you can do"),
     "metrics": ("metrics", "print the metrics found in a log"),

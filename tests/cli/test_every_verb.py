@@ -150,6 +150,7 @@ WORDS: dict[str, list[tuple[str, ...]]] = {
     "gc": [("--keep", f"x{ATTACK}"), ("--keep", "1h")],
     "diagnose": [(RANK,), ("--explain", LOGS), ("--json", "--explain", RANK), (RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
     "batch": [(RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
+    "rehearse": [(f"--for={ATTACK}", SCRIPT), (f"s3://{ATTACK}",), (f"--bogus{ATTACK}",)],
     "why-slow": [(RUN,), ("--json", RUN), (f"gone{ATTACK}",)],
     "troubleshoot": [(f"symptom{ATTACK}",)],
     "metrics": [(LOGS,), ("--json", LOGS), (RUN,), (f"gone{ATTACK}",)],

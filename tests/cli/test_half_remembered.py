@@ -39,6 +39,7 @@ TYPED: dict[str, list[str]] = {
     "gc": ["--keep", "90d"],
     "batch": [],
     "why-slow": [],
+    "rehearse": ["train.py"],
     "replay": [],
     "export": ["--gpu-csv"],
     "config": ["explain", "optim.lr"],

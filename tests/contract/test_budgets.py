@@ -10,17 +10,18 @@ ROOT = Path(__file__).resolve().parents[2]
 # Package: lines and modules at most today, and those to come to.
 MOST = {
     "text": (2_020, 9, 1_500, 9),
+    "faults": (100, 2, 100, 2),
     "instrument": (1_860, 8, 1_500, 7),
     "job": (7_550, 31, 7_000, 32),
     "run": (5_570, 22, 4_300, 22),
     "diagnosis": (7_570, 26, 6_400, 30),
     "policy": (2_920, 14, 2_300, 15),
-    "sources": (7_260, 29, 6_400, 32),
+    "sources": (7_350, 30, 6_400, 32),
     "cluster": (950, 9, 1_100, 9),
     "preflight": (1_610, 10, 1_600, 10),
     "keeper": (11_330, 44, 9_600, 42),
     "views": (16_830, 76, 16_600, 72),
-    "cli": (6_460, 35, 5_640, 37),
+    "cli": (6_800, 36, 5_640, 37),
 }
 
 

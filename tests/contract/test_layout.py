@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SUPERVISOR = ROOT / "supervisor"
 
 # sitecustomize.py is put on a rank's PYTHONPATH by itself: the folder must not become a package.
-NO_PACKAGE = {"supervisor/instrument/on_path"}
+NO_PACKAGE = {"supervisor/instrument/on_path", "supervisor/faults/on_path"}
 
 # Cyclomatic complexity (radon). Everywhere: the limit is 40. Where decisions are made: 20.
 LIMIT, LIMIT_OF_DECISIONS = 40, 20
