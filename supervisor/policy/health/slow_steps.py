@@ -20,6 +20,8 @@ FIRST_STEPS: Final = 10
 LEAST_READINGS: Final = 5
 """A rank's computing time and its waits for the others are compared from this many readings on, which come once a second."""
 LEAST_GROWING: Final = 9
+LONGER: Final = 1.5
+"""Ratio of the last steps to the first from which they get longer. Other work on the machine alone makes 1.3."""
 SLOW: Final = 2.5
 """A step is slow if it takes this many times the median."""
 APART: Final = 1.25
@@ -251,7 +253,7 @@ def _growing(times: RankTimes) -> Iterator[LostTime]:
         return
     third = len(rows) // 3
     before, after = median(seconds[:third]), median(seconds[-third:])
-    if before <= 0 or after < APART * before:
+    if before <= 0 or after < LONGER * before:
         return
     lost_s = sum((each - before) * row["steps"] for each, row in zip(seconds, rows, strict=True))
     memory = [row["memory_now_bytes"] for row in rows if "memory_now_bytes" in row]
