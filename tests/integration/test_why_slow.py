@@ -10,7 +10,7 @@ import pytest
 from tests.integration.harness import SCRIPTS, run_headless, stoker
 from tests.tiers import first
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.serial]
 
 # The cause, the finding that must come first, its rank, and words of its text.
 CAUSES = [
@@ -26,7 +26,7 @@ CAUSES = [
 ]
 
 
-@pytest.mark.parametrize(("cause", "finding", "rank", "words"), first(3, CAUSES))
+@pytest.mark.parametrize(("cause", "finding", "rank", "words"), first(2, CAUSES))
 def test_the_planted_cause_is_found_first(
     tmp_path: Path, cause: str, finding: str, rank: int | None, words: str
 ) -> None:

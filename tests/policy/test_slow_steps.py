@@ -11,21 +11,18 @@ from supervisor.policy.health.slow_steps import LostTime, RankTimes, SpentOn, wh
 USUAL_S = 0.1
 
 
-def times(
-    count: int = 60, *, compute_s: float = 0.08, wait_s: float = 0.004, workers: int = 0, **more: float
-) -> RankTimes:
+def times(count: int = 60, *, compute_s: float = 0.08, workers: int = 0, **more: float) -> RankTimes:
     """A rank with 10 steps of 0.1 s in each record. `more`: seconds in each record, which are added to its time."""
     return of({"step_time_s": 10 * USUAL_S + sum(more.values()), **more} for _ in range(count)).timed(
-        compute_s, wait_s, workers
+        compute_s, workers
     )
 
 
 class Made(RankTimes):
-    def timed(self, compute_s: float, wait_s: float, workers: int = 0) -> RankTimes:
+    def timed(self, compute_s: float, workers: int = 0) -> RankTimes:
         self.add({"kind": "loader", "id": 1, "workers": workers})
         for row in [*self.rows]:
             self.computed.append((int(row["step"]), compute_s))
-            self.exchanged.append((int(row["step"]), wait_s))
         return self
 
 
@@ -60,7 +57,7 @@ def test_the_wait_for_data_of_all_ranks_names_the_number_of_workers() -> None:
 
 
 def test_the_wait_of_one_rank_names_it() -> None:
-    found = only(why_slow({0: times(wait_s=0.1), 1: times(wait_s=0.0, data_wait_s=1.5)}))
+    found = only(why_slow({0: times(), 1: times(data_wait_s=1.5)}))
     assert (found.cause, found.rank, found.text) == (
         SpentOn.DATA,
         1,
@@ -71,17 +68,10 @@ def test_the_wait_of_one_rank_names_it() -> None:
 def test_a_rank_that_computes_longer_is_named_with_the_step_since_when() -> None:
     slow = times()
     slow.computed = [(step, 0.08 if step < 300 else 0.12) for step, _ in slow.computed]
-    found = only(why_slow({0: times(wait_s=0.0), 1: slow, 2: times()}))
+    found = only(why_slow({0: times(), 1: slow, 2: times()}))
     assert (found.cause, found.rank) == (SpentOn.COMPUTE, 1)
     assert found.text == "rank 1 computes 1.5 × the median of the others since step 300"
     assert found.share == pytest.approx(0.4 * 31 / 60)
-
-
-def test_a_wait_on_every_rank_is_the_exchange() -> None:
-    found = only(why_slow({0: times(wait_s=0.04), 1: times(wait_s=0.03)}))
-    assert (found.cause, found.text) == (
-        SpentOn.EXCHANGE, "waiting for the exchange between the ranks, on every rank"
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from tests.spelling import words_of_kinds
 
 WORDS = {
     "Answer": "shrink restart new_port no_libuv raise_files fewer_workers resume_earlier unmeasured exclude_gpu requeue hold stop",
-    "SpentOn": "data compute exchange saves evaluation first_steps slow_steps growing",
+    "SpentOn": "data compute saves evaluation first_steps slow_steps growing",
     "Stage": "step start compile evaluation checkpoint",
 }  # fmt: skip
 

@@ -18,8 +18,10 @@ LEAST_STEPS: Final = 20
 FIRST_STEPS: Final = 10
 """Steps in which compilation, caches and the allocator warm up."""
 LEAST_READINGS: Final = 5
-"""A rank's computing time and its waits for the others are compared from this many readings on, which come once a second."""
+"""A rank's computing time is compared from this many readings on, which come once a second."""
 LEAST_GROWING: Final = 9
+LONGER: Final = 1.5
+"""Ratio of the last steps to the first from which they get longer. Other work on the machine alone makes 1.3."""
 SLOW: Final = 2.5
 """A step is slow if it takes this many times the median."""
 APART: Final = 1.25
@@ -33,7 +35,6 @@ class SpentOn(StrEnum):
 
     DATA = "data"
     COMPUTE = "compute"
-    EXCHANGE = "exchange"
     SAVES = "saves"
     EVALUATION = "evaluation"
     FIRST_STEPS = "first_steps"
@@ -66,7 +67,6 @@ class RankTimes:
 
     rows: list[Mapping[str, float]] = field(default_factory=list)
     computed: list[tuple[int, float]] = field(default_factory=list)
-    exchanged: list[tuple[int, float]] = field(default_factory=list)
     workers: int | None = None
 
     def add(self, record: Mapping[str, object]) -> None:
@@ -86,8 +86,6 @@ class RankTimes:
                 ):  # the host's time, of which the wait for data is part
                     own_s = numbers["compute_s"] - _apart_s(self.rows[-1]) / self.rows[-1].get("steps", 1.0)
                     self.computed.append((step, max(own_s, 0.0)))
-                if "collective_wait_s" in numbers:
-                    self.exchanged.append((step, numbers["collective_wait_s"]))
             case "loader" if self.workers is None and "workers" in numbers:
                 self.workers = int(numbers["workers"])
             case _:
@@ -99,7 +97,7 @@ class RankTimes:
 
     def forget(self, most: int) -> None:
         """Keep only the newest `most` records of each kind."""
-        for held in (self.rows, self.computed, self.exchanged):
+        for held in (self.rows, self.computed):
             del held[:-most]
 
     def total(self, name: str) -> float:
@@ -126,7 +124,6 @@ def why_slow(ranks: Mapping[int, RankTimes], workers_setting: str = "") -> list[
     found = [
         *_data(known, workers_setting),
         *_slow_rank(known),
-        *_exchange(known),
         *_spent(first, "save_s", SpentOn.SAVES, "saving checkpoints"),
         *_spent(first, "evaluation_s", SpentOn.EVALUATION, "evaluation"),
         *_first_steps(first),
@@ -186,20 +183,6 @@ def _slow_rank(ranks: Mapping[int, RankTimes]) -> Iterator[LostTime]:
     )
 
 
-def _exchange(ranks: Mapping[int, RankTimes]) -> Iterator[LostTime]:
-    """Find the wait for the other ranks that no slow rank explains: what the rank that waits least still waits."""
-    shares = [
-        median(waits) / _usual_s(times)
-        for times in ranks.values()
-        if len(waits := [seconds for step, seconds in times.exchanged if step > FIRST_STEPS])
-        >= LEAST_READINGS
-    ]
-    if len(shares) == len(ranks) > 1:
-        share = min(shares)
-        text = "waiting for the exchange between the ranks, on every rank"
-        yield LostTime(SpentOn.EXCHANGE, share, text)
-
-
 def _spent(times: RankTimes, name: str, cause: SpentOn, what: str) -> Iterator[LostTime]:
     """Find time spent between two steps, and how often."""
     spent = [row for row in times.rows if row.get(name, 0.0) > 0]
@@ -251,7 +234,7 @@ def _growing(times: RankTimes) -> Iterator[LostTime]:
         return
     third = len(rows) // 3
     before, after = median(seconds[:third]), median(seconds[-third:])
-    if before <= 0 or after < APART * before:
+    if before <= 0 or after < LONGER * before:
         return
     lost_s = sum((each - before) * row["steps"] for each, row in zip(seconds, rows, strict=True))
     memory = [row["memory_now_bytes"] for row in rows if "memory_now_bytes" in row]
