@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from supervisor.run.ownership import NotRequested, ask
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import DecisionKind, FailureClass, Sameness
 from supervisor.run.state import AttemptState, RunState
-from supervisor.sources.overlay import NoOverlayError, enter
+from supervisor.sources.overlay import NoOverlayError, enter, remove
 
 PROVED, DOES_NOT_HOLD, BAD_INPUT, REFUSED = 0, 1, 2, 3
 FAULTS: Final = str(Path(__file__).parents[1] / "faults" / "on_path")
@@ -105,7 +104,7 @@ def main(argv: list[str]) -> int:
         return DOES_NOT_HOLD if told.broken else PROVED
     finally:
         if not args.keep:
-            _remove(scratch)
+            remove(scratch)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -331,14 +330,3 @@ def _lines(told: Certificate, fault: str, state: RunState, took_s: float) -> Ite
 
 def _printed(scratch: Path) -> str:
     return (scratch / "console.log").read_text(encoding="utf-8", errors="replace").strip()
-
-
-def _remove(scratch: Path) -> None:
-    """Delete the scratch folder, in which overlayfs leaves folders without permissions."""
-    for folder, _, _ in os.walk(scratch, onerror=lambda _error: None):
-        with contextlib.suppress(OSError):
-            os.chmod(folder, 0o700)
-    for left in scratch.glob("work/*/work"):
-        with contextlib.suppress(OSError):
-            left.chmod(0o700)
-    shutil.rmtree(scratch, ignore_errors=True)

@@ -7,8 +7,10 @@ upper layer is in the scratch folder (overlayfs in a user namespace: Linux 5.11)
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -90,3 +92,14 @@ def _check(result: int, what: str) -> None:
 def _escaped(path: Path) -> str:
     """Return a path as overlayfs reads it in its options."""
     return str(path).replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
+
+
+def remove(scratch: Path) -> None:
+    """Delete the scratch folder, in which overlayfs leaves folders without permissions."""
+    for folder, _, _ in os.walk(scratch, onerror=lambda _error: None):
+        with contextlib.suppress(OSError):
+            os.chmod(folder, 0o700)
+    for left in scratch.glob("work/*/work"):
+        with contextlib.suppress(OSError):
+            left.chmod(0o700)
+    shutil.rmtree(scratch, ignore_errors=True)
