@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,7 @@ def main(argv: list[str]) -> int:
     if remote is not None and not args.allow_remote:
         return _refused(f"{remote} writes to another place, which no scratch folder can hold back", "--allow-remote if that is harmless, or leave it out")  # fmt: skip
     limit_s = float(limit[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[limit[2]]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the job ends, and its folder goes
     scratch = Path(tempfile.mkdtemp(prefix="stoker-rehearsal-", dir="/var/tmp"))
     try:
         began = time.monotonic()
