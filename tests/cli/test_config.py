@@ -124,8 +124,9 @@ def test_what_stoker_itself_changes(folder: Path, capsys: pytest.CaptureFixture[
 
 
 def test_without_a_name_all_are_listed_and_show_config_lists_the_same(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     assert main(["config", "explain", "--grace", "5", "train.py"]) == 0
     listed = capsys.readouterr().out
     assert main(["run", "--show-config", "--grace", "5", "train.py"]) == 0
