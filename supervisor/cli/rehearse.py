@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +40,7 @@ STEPS_AFTER: Final = 4
 POLL_S: Final = 0.2
 STOP_S: Final = 120.0
 _FLAGS: Final = ("--fail", "--rank", "--for")
+_PLACES: Final = ("/var/tmp", "/tmp")  # noqa: S108 - folders on a disk, in which mkdtemp makes one of its own
 _SWITCHES: Final = ("--allow-remote", "--keep", "--json", "-h", "--help")
 _REMOTE: Final = re.compile(r"(?:^|=)(?:s3|gs|gcs|hdfs|abfs|az)://|^-*(?:push_to_hub|hub_model_id)\b")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smh]?)")
@@ -82,15 +82,24 @@ def main(argv: list[str]) -> int:
     if remote is not None and not args.allow_remote:
         return _refused(f"{remote} writes to another place, which no scratch folder can hold back", "--allow-remote if that is harmless, or leave it out")  # fmt: skip
     limit_s = float(limit[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[limit[2]]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the job ends, and its folder goes
-    scratch = Path(tempfile.mkdtemp(prefix="stoker-rehearsal-", dir="/var/tmp"))
+    if any(word.partition("=")[0] == "--runs-dir" for word in words):
+        return complain("rehearse", "--runs-dir: a rehearsal has its own folder of runs, which is deleted")
+    for ended in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the job ends, and its folder goes
+        signal.signal(ended, signal.default_int_handler)
+    folders = _folders(words)
+    outside = [
+        place for place in _PLACES if not any(Path(place).is_relative_to(folder) for folder in folders)
+    ]
+    if not outside:
+        return _refused(f"no place for the scratch folder: {' and '.join(_PLACES)} are below folders that the job may write to", "another TMPDIR")  # fmt: skip
+    scratch = Path(tempfile.mkdtemp(prefix="stoker-rehearsal-", dir=outside[0]))
     try:
         began = time.monotonic()
         (scratch / "fault.json").write_text(json.dumps({"fault": args.fail, "rank": args.rank}))
         try:
-            child = _start(scratch, words)
-        except (NoOverlayError, subprocess.SubprocessError) as error:
-            return _refused(f"this kernel gives no view of the files that can be thrown away ({error})", "Linux 5.12 or newer with user namespaces")  # fmt: skip
+            child = _start(scratch, words, folders)
+        except NoOverlayError as error:
+            return _refused(f"this kernel gives no view of the files that can be thrown away ({error})", "it takes Linux 5.12 or newer, user namespaces, and no other mount below these folders: " + ", ".join(map(str, folders)))  # fmt: skip
         state, run = _follow(child, scratch, began + limit_s)
         if state is None:  # `stoker run` has said why
             say(_printed(scratch), file=sys.stderr)
@@ -131,8 +140,12 @@ def _refused(why: str, help_: str) -> int:
     return refuse("rehearse", why, [help_])
 
 
-def _start(scratch: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start `stoker run` with everything that it writes in `scratch`."""
+def _start(scratch: Path, words: Sequence[str], folders: Sequence[Path]) -> subprocess.Popen[bytes]:
+    """Start `stoker run` with everything that it writes in `scratch`.
+
+    Raises:
+        NoOverlayError: the kernel refuses the view of the files; the text says which part.
+    """
     env = {
         **os.environ,
         "STOKER_REHEARSAL": str(scratch),
@@ -149,16 +162,33 @@ def _start(scratch: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
         "--runs-dir",
         str(scratch / "runs"),
     ]
-    with (scratch / "console.log").open("wb") as console:
-        return subprocess.Popen(
-            [*command, *words],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=console,
-            start_new_session=True,
-            preexec_fn=partial(enter, _folders(words), scratch),  # noqa: PLW1509 - this process has no other thread
-        )
+    reading, writing = os.pipe()
+
+    def enter_view() -> None:
+        try:
+            enter(folders, scratch)
+        except OSError as error:
+            os.write(writing, str(error).encode())  # Popen passes no text on
+            raise
+
+    with (scratch / "console.log").open("wb") as console, os.fdopen(reading) as why:
+        try:
+            return subprocess.Popen(
+                [*command, *words],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
+                preexec_fn=enter_view,  # noqa: PLW1509 - this process has no other thread
+            )
+        except subprocess.SubprocessError as error:
+            os.close(writing)
+            writing = -1
+            raise NoOverlayError(why.read() or str(error)) from error
+        finally:
+            if writing >= 0:
+                os.close(writing)
 
 
 def _folders(words: Sequence[str]) -> list[Path]:
@@ -171,7 +201,13 @@ def _folders(words: Sequence[str]) -> list[Path]:
     wanted = [Path.home(), Path.cwd(), Path(tempfile.gettempdir()), *existing]
     found: list[Path] = []
     for folder in sorted({path.resolve() for path in wanted}, key=lambda path: len(path.parts)):
-        if folder != Path("/") and not any(folder.is_relative_to(outer) for outer in found):
+        is_device = any(folder.is_relative_to(place) for place in ("/dev", "/proc", "/sys"))
+        if (
+            folder.is_dir()
+            and folder != Path("/")
+            and not is_device
+            and not any(folder.is_relative_to(outer) for outer in found)
+        ):
             found.append(folder)
     return found
 
@@ -191,6 +227,8 @@ def _follow(
                 (RunPaths(path) for path in (scratch / "runs").glob("2*") if path.is_dir()), None
             )
             if run is None or not run.node().journal.exists():
+                if time.monotonic() > deadline:
+                    break
                 continue
             reader = reader or StateReader(run.node().journal)
             reader.refresh()
@@ -217,12 +255,26 @@ def _follow(
                     ask(run, RequestKind.STOP_NOW)
                 deadline += STOP_S
     finally:
-        if child.poll() is None:
-            child.terminate()
-        child.wait()
+        _end(child, run)
     if reader is not None:
         reader.refresh()
     return (reader.state if reader is not None else None), run
+
+
+def _end(child: subprocess.Popen[bytes], run: RunPaths | None) -> None:
+    """Stop what is still alive, first gracefully, then at once. Another Ctrl-C does not leave the job without its folder."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for kind in (RequestKind.STOP, RequestKind.STOP_NOW):
+        if child.poll() is None and run is not None:
+            with contextlib.suppress(NotRequested, OSError):
+                ask(run, kind)
+        if child.poll() is None and run is None:
+            child.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(STOP_S / 2)
+    if child.poll() is None:
+        child.kill()
+        child.wait()
 
 
 def _step(attempt: AttemptState) -> int:

@@ -110,14 +110,17 @@ class Training:
 
     def batch_asked(self, args: Any, _kwargs: Any) -> Look:
         """Observe `_BaseDataLoaderIter.__next__`. Calls from a prefetching thread do not hold up training."""
-        own = threading.get_ident() == self.thread
+        own, returned = threading.get_ident() == self.thread, False
         self.within += own
         began = time.perf_counter()
         try:
             batch = yield
+            returned = True
         finally:
             self.within -= own
-        loader = self.loaders.get(args[0])
+            taken, loader = self.recent.taken(args[0]), self.loaders.get(args[0])
+            if not returned and own and loader is not None and taken[1] is not None:
+                self.recent.add(args[0], loader, taken, {}, failed=True)
         if loader is None:
             return
         if own:  # a thread's prefetched batches belong to no particular step
@@ -132,10 +135,10 @@ class Training:
         tensors = tensors_in(batch)
         if own:
             shapes = described(tensors)
-            self.recent.add(args[0], loader, shapes)
-            if loader in self.feeding:
+            self.recent.add(args[0], loader, taken, shapes)
+            if all(model.training for model in self.trained):
                 self.evaluation_ended(began)
-            elif self.feeding and self.evaluating_at is None and not self.passes:
+            elif self.evaluating_at is None and not self.passes:
                 self.evaluating_at = began
             if self.evaluating_at is None:
                 self.largest = max(self.largest, (elements_in(tensors), shapes), key=operator.itemgetter(0))
@@ -148,11 +151,6 @@ class Training:
         if wire.step < CLOSE_STEPS or now >= loader.shown + RECORD_S:
             wire.record("shape", step=wire.step, loader=loader.number, of="batch", **described(tensors))
             loader.sizes, loader.shown = sizes, now
-
-    def evaluation_began(self, args: Any, _kwargs: Any) -> None:
-        """Observe `Module.eval` of a model that is trained. A teacher or a frozen layer is switched inside a step."""
-        if self.evaluating_at is None and not self.passes and args[0] in self.trained:
-            self.evaluating_at = time.perf_counter()
 
     def evaluation_ended(self, now: float) -> None:
         """Count the time since an evaluation began, when a training batch is asked for or a backward pass begins."""
@@ -179,7 +177,8 @@ class Training:
             self.newest = described(tensors)
             return
         self.armed = False
-        self.trained.update((module, getattr(module, "module", module)))
+        inner = getattr(module, "module", None)  # of a wrapper such as DDP
+        self.trained.update(one for one in (module, inner) if isinstance(one, self.torch.nn.Module))
         loader = self.last_loader
         if loader is not None and loader not in self.feeding:
             self.feeding.append(loader)
@@ -411,8 +410,6 @@ def watch_torch(torch: Any) -> None:
         training.hook = torch.nn.modules.module.register_module_forward_pre_hook(before_forward)
         watch(torch, "compile", training.compile_called)
         watch(torch.nn.Module, "compile", training.compiled_in_place)
-    with quietly("evaluation"):
-        watch(torch.nn.Module, "eval", training.evaluation_began)
     with quietly("steps"):
         watch(torch.autograd, "backward", training.backward_called)
         watch(getattr(torch.amp, "GradScaler", torch.cuda.amp.GradScaler), "step", training.scaler_stepped)

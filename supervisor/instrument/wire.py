@@ -25,6 +25,8 @@ MAX_FILE_BYTES = 8 << 20
 """Above this size, the file is renamed to ``….1``. Two files are kept."""
 MAX_KEPT = 2000
 """Maximum number of records buffered before training is detected. Later ones are dropped."""
+FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Our files are opened with these: never through a link, and without waiting for the reader of a pipe."""
 MAX_NOTES = 20
 """Maximum number of internal errors in a process, after which it stops measuring."""
 # A number with such a name is not recorded (a PIN, a numeric password). supervisor/text/secret_values.py has the full rule and
@@ -134,7 +136,7 @@ class Wire:
         data = "".join(lines).encode("utf-8", "replace")
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | FLAGS, 0o600)
             try:
                 size = os.fstat(file).st_size
                 if os.write(file, data) < len(data):

@@ -33,6 +33,8 @@ class _Rank:
 
     def add(self, record: Mapping[str, Any]) -> None:
         match record.get("kind"), record.get("loader", record.get("id")):
+            case "phase", _:  # another process of this rank
+                self.places, self.feeding, self.passes = {}, set(), None
             case "loader", int(number):
                 self.places[number] = str(record.get("at", ""))
             case "shape", int(number) if record.get("of") == "forward":
@@ -85,6 +87,8 @@ def _in_use(
     if not entries:
         return ()
     last = entries[-1]
+    if last.get("failed") is True:
+        return (last,)
     mine = [one for one in entries if one["loader"] == last["loader"]]
     epoch = [one for one in mine if one["epoch"] == last["epoch"]]
     done = last["passes"] - last["begun"]
@@ -128,6 +132,6 @@ def _batch(entry: Mapping[str, Any], rank: int, known: _Rank, usual: float) -> U
 def _records(path: Path) -> list[dict[str, Any]]:
     try:
         with open_regular(path) as file:
-            return [record for line in file if (record := measured_record(line)) is not None]
+            return [record for line in file if (record := measured_record(line.lstrip(b"\0"))) is not None]
     except OSError:
         return []

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,9 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_REC, _MS_PRIVATE, _MS_BIND = 0x4000, 1 << 18, 0x1000
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 _SYS_MOUNT_SETATTR: Final = 442
-_WRITABLE: Final = ("/dev/shm", "/proc", "/dev")  # noqa: S108 - shared memory, not a temporary file
+_WRITABLE: Final = ("/proc", "/dev")
+_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - not a temporary file
+_PR_SET_PDEATHSIG: Final = 1
 MIN_LINUX: Final = (5, 12)
 
 
@@ -60,6 +63,11 @@ def enter(folders: Sequence[Path], scratch: Path) -> None:
         work.mkdir(parents=True)
         options = f"lowerdir={_escaped(folder)},upperdir={_escaped(upper)},workdir={_escaped(work)},userxattr"
         _mount(libc, "overlay", str(folder), "overlay", 0, options)
+    if os.path.isdir(_SHARED_MEMORY):  # its own, because a job may use names that a live job has
+        _mount(libc, "tmpfs", _SHARED_MEMORY, "tmpfs", 0)
+    libc.prctl(
+        _PR_SET_PDEATHSIG, signal.SIGTERM
+    )  # a rehearsal that is killed takes `stoker run` along, which stops its job
     os.chdir(os.getcwd())  # the working folder is the one below the overlay until it is opened again
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 from supervisor.run.events import BatchMeasured
 from supervisor.run.jsonl import NOT_DECODED
 
+MOST_DIMENSIONS = 16
 _NOT_VALUES = frozenset({"v", "t_wall", "t_mono", "step", "rank", "exit_code", "pid", "local_rank", "code"})
 
 
@@ -97,7 +99,41 @@ def measured_record(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
         return None
-    return None if any(type(held) is int and abs(held) >= 1 << 53 for held in document.values()) else document
+    if any(type(held) is int and abs(held) >= 1 << 53 for held in document.values()):
+        return None
+    return _sound(document) if document["kind"] in _MEASURES else document
+
+
+def _sound(record: dict[str, Any]) -> dict[str, Any] | None:
+    """Drop what no measurement can be: negative or infinite numbers, a step of no length, and shapes that are none."""
+    found = {
+        name: held
+        for name, held in record.items()
+        if not isinstance(held, int | float) or (math.isfinite(held) and held >= 0)
+    }
+    for name, is_sound in _LISTS.items():
+        if name in found and not (isinstance(found[name], list) and all(map(is_sound, found[name]))):
+            del found[name]
+    if 0 in (found.get("step_time_s"), found.get("steps")):
+        found = {name: held for name, held in found.items() if name not in {"step_time_s", "steps"}}
+    return found if type(found.get("step")) is int else None
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 40
+
+
+_MEASURES = frozenset(("step", "timing", "batch", "shape"))
+_LISTS: dict[str, Callable[[Any], bool]] = {
+    "shapes": lambda shape: (
+        isinstance(shape, list)
+        and bool(shape)
+        and len(shape) <= MOST_DIMENSIONS
+        and all(map(_is_count, shape))
+    ),
+    "dtypes": lambda name: isinstance(name, str),
+    "indices": _is_count,
+}
 
 
 def step_values(

@@ -31,6 +31,9 @@ def test_bad_words_are_one_line(call: Call) -> None:
         "stoker rehearse: --for soon: say 90s, 10m or 1h\n",
     )
     assert call("rehearse --fail fire train.py").code == 2
+    assert call("rehearse --runs-dir x train.py") == (
+        2, "", "stoker rehearse: --runs-dir: a rehearsal has its own folder of runs, which is deleted\n"
+    )  # fmt: skip
 
 
 def test_a_kernel_without_overlays_is_refused_and_the_flags_of_the_job_stay_its_own(
@@ -38,7 +41,7 @@ def test_a_kernel_without_overlays_is_refused_and_the_flags_of_the_job_stay_its_
 ) -> None:
     seen: list[Sequence[str]] = []
 
-    def start(_scratch: Path, words: Sequence[str]) -> None:
+    def start(_scratch: Path, words: Sequence[str], _folders: Sequence[Path]) -> None:
         seen.append(words)
         raise NoOverlayError(1, "a user namespace: Operation not permitted")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,68 @@ for file in held: file.write("mine")
     assert done.code == 0, done.err
     assert {(tmp_path / f"own{number}").read_text() for number in range(40)} == {"mine"}
     assert used(tmp_path)[0].index == 5
+
+
+def test_a_sample_that_cannot_be_made_is_the_failed_batch(tmp_path: Path) -> None:
+    script = """
+import torch
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 60
+    def __getitem__(self, at):
+        if at == 30: raise OSError("corrupt")
+        return torch.randn(4)
+model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(Data(), batch_size=4):
+    model(batch).sum().backward(); optimizer.step()
+"""
+    run(["-c", script], tmp_path)
+    (batch,) = used(tmp_path)
+    assert (batch.index, batch.indices) == (7, (28, 29, 30, 31))
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_link_or_a_pipe_in_place_of_the_ring_is_left_alone(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "telemetry").mkdir()
+    theirs, place = tmp_path / "theirs", tmp_path / "telemetry" / "batches0.jsonl"
+    theirs.write_text("mine")
+    place.symlink_to(theirs) if kind == "link" else os.mkfifo(place)
+    script = """
+import torch
+model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.utils.data.DataLoader(torch.randn(24, 4), batch_size=4):
+    model(batch).sum().backward(); optimizer.step()
+"""
+    done = run(["-c", script], tmp_path, timeout_s=60)
+    assert (done.code, theirs.read_text()) == (0, "mine")
+    assert done.of("step")
+
+
+def test_a_thread_that_draws_ahead_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = """
+import sys, threading, torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(2, 4)).sum().backward(); optimizer.step()
+batches = iter(DataLoader(torch.randn(400, 4), batch_size=4))
+def draw():
+    for _ in range(90): next(batches)
+thread = threading.Thread(target=draw); thread.start(); thread.join()
+training = next(one.__self__ for one in sys.modules["_stoker_instrument.wire"].wire.writers if hasattr(one.__self__, "recent"))
+print({iterator: len(waiting) for iterator, waiting in training.recent.indices.items()}[batches])
+"""
+    assert run(["-c", script], tmp_path).out.strip() == "0"
+
+
+def test_a_compiled_model_may_switch_a_part_to_evaluation(tmp_path: Path) -> None:
+    script = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.teacher = torch.nn.Linear(4, 4); self.layer = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        self.teacher.eval()
+        return self.layer(x) + self.teacher(x)
+print(torch.compile(Model(), backend="eager", fullgraph=True)(torch.randn(2, 4)).shape)
+"""
+    done = run(["-c", script], tmp_path)
+    assert (done.code, done.out.strip()) == (0, "torch.Size([2, 4])"), done.err

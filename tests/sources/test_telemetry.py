@@ -47,15 +47,23 @@ def test_every_kind_of_line(fields: dict[str, Any], read: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("line", "read"),
     [
-        (b'{"kind":"step","steps":2}', {"kind": "step", "steps": 2}),
-        (b'{"kind":"step","steps":9007199254740991}', {"kind": "step", "steps": (1 << 53) - 1}),
-        (b'{"kind":"step","steps":9007199254740992}', None),
-        (b'{"kind":"step","steps":-9007199254740992}', None),
+        (b'{"kind":"step","step":1,"steps":2}', {"kind": "step", "step": 1, "steps": 2}),
+        (b'{"kind":"step","step":9007199254740991}', {"kind": "step", "step": (1 << 53) - 1}),
+        (b'{"kind":"step","step":9007199254740992}', None),
+        (b'{"kind":"phase","step":-9007199254740992}', None),
+        # What is no measurement is left out; a step without its number is none.
+        (b'{"kind":"step","steps":2}', None),
+        (b'{"kind":"step","step":"1"}', None),
+        (b'{"kind":"step","step":1,"steps":0,"step_time_s":1.0,"save_s":-1}', {"kind": "step", "step": 1}),
+        (b'{"kind":"step","step":1,"shapes":[[2,4]],"dtypes":["int64"]}', {"kind": "step", "step": 1, "shapes": [[2, 4]], "dtypes": ["int64"]}),
+        (b'{"kind":"batch","step":1,"shapes":["ab"],"dtypes":null,"indices":["x"]}', {"kind": "batch", "step": 1}),
+        (b'{"kind":"batch","step":1,"shapes":[[]],"dtypes":[1],"indices":5}', {"kind": "batch", "step": 1}),
+        (b'{"kind":"batch","step":1,"shapes":[[1099511627776]],"indices":[-1]}', {"kind": "batch", "step": 1}),
         (b'{"kind":"step"', None),
         (b'{"kind":3}', None),
         (b"[1]", None),
     ],
-)
+)  # fmt: skip
 def test_a_measured_line(line: bytes, read: dict[str, Any] | None) -> None:
     assert measured_record(line) == read
 

@@ -213,7 +213,7 @@ def _add(known: _Rank, record: Mapping[str, object]) -> bool:
     if elements > known.largest:
         known.largest, known.grew_at = elements, known.steps
         shapes = record.get("shapes")
-        known.shape = max((tuple(shape) for shape in shapes), key=prod) if isinstance(shapes, list) else ()
+        known.shape = max(map(tuple, shapes), key=prod) if isinstance(shapes, list) and shapes else ()
     is_settled = known.steps > WARM_UP_STEPS and known.evaluation is None
     if is_settled and known.largest and (known.largest in known.points or len(known.points) < MOST_POINTS):
         known.points[known.largest] = known.peak
@@ -222,6 +222,8 @@ def _add(known: _Rank, record: Mapping[str, object]) -> bool:
 
 def _line(known: _Rank) -> tuple[float, float] | None:
     """Return bytes at zero and bytes per element: the median slope between points (Theil 1950, Sen 1968), or None if it fits badly."""
+    if min(known.points.values(), default=0) <= 0:
+        return None
     slopes = [
         (after - before) / (more - fewer)
         for (fewer, before), (more, after) in combinations(sorted(known.points.items()), 2)

@@ -217,7 +217,7 @@ def _slow_steps(times: RankTimes) -> Iterator[LostTime]:
         own_s = whole_s - _apart_s(row)
         if row["step"] > FIRST_STEPS and own_s > max(SLOW * usual, whole_s / 2):
             slow.append((row.get("slowest_step", row["step"]), own_s))
-    if len(slow) < 2:
+    if len(slow) < 2 or usual <= 0:
         return
     lost_s = sum(seconds - usual for _, seconds in slow)
     apart = median(later - earlier for (earlier, _), (later, _) in pairwise(slow))
