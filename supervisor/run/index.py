@@ -180,7 +180,7 @@ def listed_notes(env: Mapping[str, str]) -> dict[str, tuple[float, str]]:
 def known_runs(runs: Path, env: Mapping[str, str], *, elsewhere: bool = True) -> list[RunPaths]:
     """Return the existing runs under `runs` and, if `elsewhere` is true, those in the index, newest first."""
     found: dict[str, float] = {}
-    for entry in os.scandir(runs.resolve()) if runs.is_dir() else ():
+    for entry in list(os.scandir(runs.resolve())) if runs.is_dir() else ():
         if entry.is_dir(follow_symlinks=False) and is_run_directory(entry.path):
             found[entry.path] = _start_t(entry.path)
     for line in _index_lines(env) if elsewhere else ():
