@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from supervisor.job.config.setting_values import FileSettings
     from supervisor.job.spec import OwnSignature
     from supervisor.run.paths import RunPaths
-    from supervisor.run.state import RunState
+    from supervisor.run.state import AttemptState, RunState
     from supervisor.views.appearance import Appearance
     from supervisor.views.headless.console import ConsoleView
 
@@ -68,6 +68,29 @@ def named_run(text: str | None, folder: str | None) -> RunPaths:
     from supervisor.run.index import find_run, runs_dir
 
     return find_run(text, runs_dir(folder, os.environ), os.environ, elsewhere=folder is None)
+
+
+def add_recorded_attempt(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a run to read and one of its attempts."""
+    add_recorded_run(parser)
+    parser.add_argument("--attempt", type=int, metavar="N", help="the attempt (default: the last)")
+
+
+def named_attempt(args: argparse.Namespace) -> tuple[RunPaths, AttemptState]:
+    """Return the run and the attempt that the user named (see `add_recorded_attempt`).
+
+    Raises:
+        RunNotFound: as in `named_run`; also if the run has no such attempt.
+    """
+    from supervisor.run.index import RunNotFound
+    from supervisor.run.journal import read_state
+
+    run = named_run(args.run, args.runs_dir)
+    state = read_state(run.node().journal)
+    attempt = state.attempt if args.attempt is None else state.find(args.attempt)
+    if attempt is None:
+        raise RunNotFound(f"{run.run_id} has no attempt {args.attempt or 1}")
+    return run, attempt
 
 
 def acted_on(verb: str, text: str | None, folder: str | None, *, live_first: bool = True) -> RunPaths:

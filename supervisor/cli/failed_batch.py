@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Final
 
-from supervisor.cli.common import add_recorded_run, complain, named_run, say, say_json
-from supervisor.run.journal import read_state
+from supervisor.cli.common import add_recorded_attempt, complain, named_attempt, say, say_json
 from supervisor.run.paths import RunPaths
 from supervisor.run.records import UsedBatch
 from supervisor.sources.measured_files import used_batches
@@ -17,30 +16,24 @@ NOT_MEASURED: Final = "no batch was measured: the script must draw its batches f
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    add_recorded_run(parser)
-    parser.add_argument("--attempt", type=int, metavar="N", help="the attempt (default: the last)")
+    add_recorded_attempt(parser)
     parser.add_argument("--rank", type=int, metavar="R", help="the rank (default: those that failed)")
     parser.add_argument("--json", action="store_true", help="print one JSON object per batch")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the batches. Exit 1 if none was measured, 2 if there is no such run or attempt."""
-    paths = named_run(args.run, args.runs_dir)
-    state = read_state(paths.node().journal)
-    number = args.attempt or (state.attempt.number if state.attempt is not None else 1)
-    attempt = state.find(number)
-    if attempt is None:
-        return complain("batch", f"{paths.run_id} has no attempt {number}")
+    paths, attempt = named_attempt(args)
     batches = attempt.verdict.batches if attempt.verdict is not None else ()
     if args.rank is not None or not batches:
-        batches = _of_ranks(paths, number, args.rank)
+        batches = _of_ranks(paths, attempt.number, args.rank)
     if not batches:
         return complain("batch", f"{paths.run_id}: {NOT_MEASURED}", 1)
     for place, batch in enumerate(batches):
         if args.json:
             import msgspec
 
-            say_json({"attempt": number, **msgspec.to_builtins(batch)})
+            say_json({"attempt": attempt.number, **msgspec.to_builtins(batch)})
         else:
             say(*[""] * bool(place), *_python(batch, several=len({*batches}) > 1))
     return 0

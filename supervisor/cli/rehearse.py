@@ -36,9 +36,12 @@ EXPECTED: Final = {
     "nan": {FailureClass.NAN_LOSS},
 }
 STEPS_AFTER: Final = 4
-"""Losses are compared from three steps on that were trained twice. The failure comes this many steps after a checkpoint, and the restart is watched until it is this many steps past the failure."""
+"""The failure comes this many steps after a checkpoint, and the restart is watched until it is this many steps past the failure.
+
+Losses are compared from three steps on that were trained twice.
+"""
 POLL_S: Final = 0.2
-STOP_S: Final = 120.0
+STOP_S: Final = 60.0
 _FLAGS: Final = ("--fail", "--rank", "--for")
 _PLACES: Final = ("/var/tmp", "/tmp")  # noqa: S108 - folders on a disk, in which mkdtemp makes one of its own
 _SWITCHES: Final = ("--allow-remote", "--keep", "--json", "-h", "--help")
@@ -54,15 +57,14 @@ class Certificate:
     broken: str = ""
     help: str = ""
 
-    def check(self, *, is_so: bool, text: str, otherwise: str, help_: str = "") -> bool:
-        """Add a line, or what does not hold and what would help. Return whether it holds."""
+    def check(self, *, is_so: bool, text: str, otherwise: str, help_: str = "") -> None:
+        """Add a line, or what does not hold and what would help. After something that does not hold, nothing is added."""
         if self.broken:
-            return False
+            return
         if is_so:
             self.holds.append(text)
         else:
             self.broken, self.help = otherwise, help_
-        return is_so
 
 
 def main(argv: list[str]) -> int:
@@ -218,7 +220,6 @@ def _follow(
     """Cause the failure after the first checkpoint, watch the restart, stop the run, and return its last state."""
     reader: StateReader | None = None
     run: RunPaths | None = None
-    asked = False
     failed_at: int | None = None
     try:
         while child.poll() is None:
@@ -246,14 +247,8 @@ def _follow(
             is_past = (
                 failed_at is not None and attempt is not None and _step(attempt) >= failed_at + STEPS_AFTER
             )
-            if not asked and (is_past or time.monotonic() > deadline):
-                asked, deadline = True, time.monotonic() + STOP_S
-                with contextlib.suppress(NotRequested, OSError):
-                    ask(run, RequestKind.STOP)
-            elif asked and time.monotonic() > deadline:
-                with contextlib.suppress(NotRequested, OSError):
-                    ask(run, RequestKind.STOP_NOW)
-                deadline += STOP_S
+            if is_past or time.monotonic() > deadline:
+                break
     finally:
         _end(child, run)
     if reader is not None:
@@ -271,7 +266,7 @@ def _end(child: subprocess.Popen[bytes], run: RunPaths | None) -> None:
         if child.poll() is None and run is None:
             child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(STOP_S / 2)
+            child.wait(STOP_S)
     if child.poll() is None:
         child.kill()
         child.wait()
@@ -314,13 +309,8 @@ def _judge(state: RunState, fault: str, limit_s: float) -> Certificate:
     second = state.attempts[1]
     _judge_batch(told, first, second)
     where = second.resume_at
-    is_resumed = (
-        second.resumed_step is not None
-        or second.went_on
-        or (second.confirmed is not None and bool(second.confirmed.resume))
-    )
     told.check(
-        is_so=is_resumed,
+        is_so=second.resumed_step is not None or second.is_resume_seen,
         text=f"it goes on from checkpoint {where if where is not None else second.resumed_step}: its first step is {second.first_step}",
         otherwise=f"it did not go on from a checkpoint: its first step is {second.first_step}",
         help_="--resume-knob FLAG names the setting that takes a checkpoint, if the script has one",

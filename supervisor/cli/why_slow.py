@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from supervisor.cli.common import add_recorded_run, complain, named_run, say, say_json
+from supervisor.cli.common import add_recorded_attempt, complain, named_attempt, say, say_json
 from supervisor.policy.health.slow_steps import LEAST_SHARE, LEAST_STEPS, LostTime, RankTimes, why_slow
-from supervisor.run.journal import read_state
 from supervisor.run.paths import RunPaths
 from supervisor.sources.measured_files import measured_ranks, rank_records
 
@@ -18,18 +17,14 @@ NOT_MEASURED: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the verb's arguments."""
-    add_recorded_run(parser)
-    parser.add_argument("--attempt", type=int, metavar="N", help="the attempt (default: the last)")
+    add_recorded_attempt(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings. Exit 1 if too little was measured, 2 if there is no such run or attempt."""
-    paths = named_run(args.run, args.runs_dir)
-    state = read_state(paths.node().journal)
-    number = args.attempt or (state.attempt.number if state.attempt is not None else 1)
-    if state.find(number) is None:
-        return complain("why-slow", f"{paths.run_id} has no attempt {number}")
+    paths, attempt = named_attempt(args)
+    number = attempt.number
     ranks = measured_times(paths, number)
     if all(times.steps < LEAST_STEPS for times in ranks.values()):
         return complain("why-slow", f"{paths.run_id}: {NOT_MEASURED}", 1)

@@ -287,6 +287,11 @@ class AttemptState(Part, frozen=True, kw_only=True):
         """Whether the attempt's first step came after the checkpoint it should have resumed from."""
         return self.resume_at is not None and self.first_step is not None and self.first_step > self.resume_at
 
+    @property
+    def is_resume_seen(self) -> bool:
+        """Whether the first step, or the measurements of a script that counts from 0, show that a checkpoint was loaded."""
+        return self.went_on or (self.confirmed is not None and bool(self.confirmed.resume))
+
 
 class Tone(StrEnum):
     """The color of a timeline entry."""

@@ -76,16 +76,13 @@ class RankTimes:
             for name, value in record.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        step = int(numbers.get("step", 0))
         match record.get("kind"):
             case "step" if numbers.get("step_time_s"):
                 self.rows.append(numbers)
-            case "timing":
-                if (
-                    "compute_s" in numbers and self.rows
-                ):  # the host's time, of which the wait for data is part
-                    own_s = numbers["compute_s"] - _apart_s(self.rows[-1]) / self.rows[-1].get("steps", 1.0)
-                    self.computed.append((step, max(own_s, 0.0)))
+            case "timing" if "compute_s" in numbers and self.rows:
+                # It is the host's time, of which the wait for data is part.
+                own_s = numbers["compute_s"] - _apart_s(self.rows[-1]) / self.rows[-1].get("steps", 1.0)
+                self.computed.append((int(numbers.get("step", 0)), max(own_s, 0.0)))
             case "loader" if self.workers is None and "workers" in numbers:
                 self.workers = int(numbers["workers"])
             case _:

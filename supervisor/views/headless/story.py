@@ -128,9 +128,7 @@ def _resumed_story(state: RunState, before: AttemptState, attempt: AttemptState)
     if attempt.first_step is None or (attempt.first_step <= 1 and before.first_step is None):
         return ""
     how = f"with {attempt.resume}" if attempt.resume else "without a resume setting"
-    if attempt.resume_at is not None and (
-        attempt.went_on or (attempt.confirmed is not None and attempt.confirmed.resume)
-    ):
+    if attempt.resume_at is not None and attempt.is_resume_seen:
         how = f"from the checkpoint {resume_place(state, attempt.resume_at)}"
     # A script that logs every tenth step may have begun before the first step seen.
     began = (
